@@ -61,7 +61,7 @@ def store_session(access: Access) -> Asked:
 
 def broker_session(access: Access) -> Asked:
     def submit(work: object, done: object) -> None:
-        session._open = session._reading = 0
+        session._open = session._reads._under_way = 0
 
     server: Any = SimpleNamespace(
         puts=SimpleNamespace(add=lambda records, waits, answer: None),

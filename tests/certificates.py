@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quorumlog.cli import certificates
-from quorumlog.config.tls import TlsOptions
+from quorumlog.config.tables import TlsOptions
 
 NAME = "orders"
 HOSTS = ("127.0.0.1", "localhost")

@@ -7,9 +7,11 @@ from typing import Any, cast
 from weakref import ref
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.broker_port import TICK_MS, PutQueue, ReadQueue, WaitingPulls, greet
+from quorumlog.broker.broker_port import MOST_READS, TICK_MS, PutQueue, ReadQueue, WaitingPulls, greet
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.offline.old_log import OldState, OldTopic
 from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.broker.wire import broker_request_decoder
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
@@ -107,6 +109,17 @@ class _Connection(SimConnection):
         raise AssertionError(f"what a client said cannot be processed: {violation}")
 
 
+class _Topics(GroupService):
+    """These topics, and no machine that could change them."""
+
+    def __init__(self, topics: Mapping[str, int]) -> None:
+        super().__init__(old=OldState([OldTopic(*each, 6) for each in topics.items()], [], {}))
+
+    @property
+    def machines(self) -> Mapping[str, MachineFactory]:
+        return {}
+
+
 class SimBrokers(SimPorts):
     def __init__(self, topics: Mapping[str, int]) -> None:
         super().__init__()
@@ -130,7 +143,7 @@ class SimBrokers(SimPorts):
             CONFIG,
             member_id=member_id,
             brokers=self.addresses,
-            topics=FixedTopics(self._topics),
+            groups=_Topics(self._topics),
         )
         return broker.machines
 
@@ -147,7 +160,10 @@ class SimBrokers(SimPorts):
         loop = cast(Any, _Loop(member))
         waiting = WaitingPulls(loop)
         broker.open(
-            endpoint, lambda message_log: PutQueue(message_log, loop), ReadQueue(_Reads()), waiting
+            endpoint,
+            lambda message_log: PutQueue(message_log, loop),
+            ReadQueue(_Reads(), MOST_READS),
+            waiting,
         )
 
         def tick() -> None:

@@ -39,7 +39,6 @@ class SimGroupBrokers(SimBrokers):
             QUICK,
             member_id=member_id,
             brokers=self.addresses,
-            topics=groups.topics,
             groups=groups,
             wall_ms=wall_ms,
             token=self._token,

@@ -147,7 +147,7 @@ def test_a_java_brokers_replicated_log_is_read_and_becomes_a_classic_store_for_j
     with OfflineLedger(str(folder)) as ledger:
         found = ledger.summary()
         assert (found["written_by"], found["messages"]) == ("java", 300)
-        before = [m for batch in ledger.batches() for m in batch.records.messages()]
+        before = [m for records in ledger.batches() for m in records.messages()]
         assert [m.queue_offset for m in before] == list(range(300))
     shown = CliRunner().invoke(app, ["broker", "inspect", str(folder), "--json"])
     assert shown.exit_code == 0, shown.output

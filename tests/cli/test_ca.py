@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from quorumlog.cli.main import app
-from quorumlog.config.tls import TlsOptions
+from quorumlog.config.tables import TlsOptions
 from quorumlog.net.tls import Tls, client_context
 
 

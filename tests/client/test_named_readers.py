@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Coroutine, Generator, Iterator
+from types import coroutine
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,12 @@ from quorumlog import (
     connect_async,
 )
 from quorumlog.client import reader_operations
+from quorumlog.client.handles import AsyncNamedReader
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.reader_operations import ReaderState
+from quorumlog.client.sending import request_of
+from quorumlog.net.rpc.calls import LEADER, response_of
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
@@ -169,66 +176,80 @@ def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: C
 
     for number in range(3):
         group[number].script = script  # type: ignore[assignment]
-    verbs = asyncio_client_of(client)._operations
-    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderState(0, 0), None, None))
-    assert stand.position == 1
-    later = ReaderState(1, 0)
-    assert _driven(client, lambda: verbs.commit_reader("a", 5, later, None, None)).position == 4
+    run = client._thread.run if isinstance(client, LedgerClient) else client._run
+    reader = AsyncNamedReader(asyncio_client_of(client), "a", ReaderState(0, 0))
+    assert run(reader.commit(1)) == 1
+    assert run(reader.commit(5)) == 4
     assert [move.position for move in moves] == [1, 5, 5, 5]
 
 
-def _driven(client: Client, verb: Callable[[], object]) -> object:
-    if isinstance(client, LedgerClient):
-        return client._thread.run(client._made._run(verb()))  # type: ignore[arg-type]
-    return client._run(client._client._run(verb()))  # type: ignore[arg-type]
+class Asked:
+    """A sender whose requests a test answers: driving a coroutine gives its next one."""
+
+    timeout_ms_of = staticmethod(float)
+
+    @coroutine
+    def call(self, request: Request) -> Generator[Request, None, Request]:
+        yield request
+        return request
+
+    async def ask(self, message: ClientMessage, kind: type, timeout_ms: float) -> ClientMessage:
+        request = request_of(message, LEADER, timeout_ms)  # type: ignore[arg-type]
+        return response_of(await self.call(request), kind)  # type: ignore[no-any-return]
+
+
+def moving(message: MoveReaderRequest) -> Coroutine[Any, Any, Any]:
+    return reader_operations.move(Asked(), message, 10_000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("refusal", [ReaderMoved("it is at 60"), IndexOutOfRange("it is deleted")])
 def test_a_seek_that_may_have_been_done_is_not_called_refused(refusal: LedgerError) -> None:
     """Between the first try, whose answer was lost, and the second somebody has gone on from there."""
-    seeking = reader_operations.move(MoveReaderRequest(reader="r", position=50, seeks_from=100), 10_000)
-    (first,) = next(seeking).new
+    seeking = moving(MoveReaderRequest(reader="r", position=50, seeks_from=100))
+    first = seeking.send(None)
     first.error = OutcomeUnknown("the connection was lost")
-    (second,) = next(seeking).new
+    second = seeking.send(None)
     second.error = refusal
     with pytest.raises(OutcomeUnknown):
-        next(seeking)
+        seeking.send(None)
 
 
 def test_what_was_meant_for_an_older_log_is_said_once_more() -> None:
-    committing = reader_operations.move(
-        MoveReaderRequest(reader="r", position=50, seen_index=-1), 10_000
-    )
-    (first,) = next(committing).new
+    committing = moving(MoveReaderRequest(reader="r", position=50, seen_index=-1))
+    first = committing.send(None)
     first.error = ReaderMoved("a reader was ended since", committed_index=70)
-    (second,) = next(committing).new
+    second = committing.send(None)
     assert second.message.seen_index == 70
     second.error = ReaderMoved("of a server that knows no end", committed_index=-1)
     with pytest.raises(ReaderMoved):
-        next(committing)
+        committing.send(None)
 
 
 def test_an_end_whose_outcome_is_unknown_does_not_end_the_reader_behind_it() -> None:
-    ending = reader_operations.move(MoveReaderRequest(reader="r", ends=True, seen_index=3), 10_000)
-    (first,) = next(ending).new
+    ending = moving(MoveReaderRequest(reader="r", ends=True, seen_index=3))
+    first = ending.send(None)
     first.error = OutcomeUnknown("the connection was lost")
-    (second,) = next(ending).new
+    second = ending.send(None)
     second.error = ReaderMoved("a reader was ended since", committed_index=70)
     with pytest.raises(OutcomeUnknown):
-        next(ending)
+        ending.send(None)
 
 
 def test_an_opening_whose_outcome_is_unknown_makes_no_reader_anew_that_was_ended_behind_it() -> None:
-    opening = reader_operations.open_reader(MoveReaderRequest(reader="r", opens=True), 10_000)
-    (question,) = next(opening).new
+    opening = reader_operations.open_reader(
+        Asked(),
+        MoveReaderRequest(reader="r", opens=True),
+        10_000,  # type: ignore[arg-type]
+    )
+    question = opening.send(None)
     question.response = ReadersResponse(request_id=1, committed_index=40, keep_from_index=0)
-    (first,) = next(opening).new
+    first = opening.send(None)
     assert first.message.seen_index == 40
     first.error = OutcomeUnknown("leadership was lost")
-    (second,) = next(opening).new
+    second = opening.send(None)
     second.error = ReaderMoved("a reader was ended since", committed_index=70)
     with pytest.raises(OutcomeUnknown):
-        next(opening)
+        opening.send(None)
 
 
 @pytest.mark.parametrize(
@@ -239,35 +260,31 @@ def test_a_commit_that_may_have_been_done_does_not_undo_a_seek_behind_it(
     position: int, last_index: int, is_made_again: bool
 ) -> None:
     """Somebody saw it done, and has led the reader back since."""
-    committing = reader_operations.move(
-        MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000
-    )
-    (first,) = next(committing).new
+    committing = moving(MoveReaderRequest(reader="r", position=50, seen_index=40))
+    first = committing.send(None)
     first.error = OutcomeUnknown("leadership was lost")
-    (second,) = next(committing).new
+    second = committing.send(None)
     second.error = ReaderMoved("a reader was led back since", committed_index=70)
-    (question,) = next(committing).new
+    question = committing.send(None)
     stands = ReaderInfo(name="r", position=position, hold=0, last_index=last_index)
     question.response = ReadersResponse(
         request_id=1, committed_index=70, keep_from_index=0, readers=(stands,)
     )
     if is_made_again:
-        (third,) = next(committing).new
+        third = committing.send(None)
         assert (third.message.position, third.message.seen_index) == (50, 70)
     else:
         with pytest.raises(OutcomeUnknown):
-            next(committing)
+            committing.send(None)
 
 
 def test_a_commit_of_a_reader_that_is_gone_stays_unknown() -> None:
-    committing = reader_operations.move(
-        MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000
-    )
-    (first,) = next(committing).new
+    committing = moving(MoveReaderRequest(reader="r", position=50, seen_index=40))
+    first = committing.send(None)
     first.error = OutcomeUnknown("leadership was lost")
-    (second,) = next(committing).new
+    second = committing.send(None)
     second.error = ReaderMoved("a reader was ended since", committed_index=70)
-    (question,) = next(committing).new
+    question = committing.send(None)
     question.response = ReadersResponse(request_id=1, committed_index=70, keep_from_index=0)
     with pytest.raises(OutcomeUnknown):
-        next(committing)
+        committing.send(None)

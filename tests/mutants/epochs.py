@@ -20,13 +20,13 @@ def epochs_by_number(patch: Patch) -> None:
     patch.edit(SlaveLink._welcomed, "if epoch < own.promised:", "if epoch[:1] < own.promised[:1]:")
     patch.edit(
         MasterLink._greet,
-        "asked.promised > leads.epoch",
-        "asked.promised[:1] > leads.epoch[:1]",
+        "asked.promised > epoch:",
+        "asked.promised[:1] > epoch[:1]:",
     )
     patch.edit(
         BrokerReplica.follow,
-        "follow.epoch < self.record.promised",
-        "follow.epoch[:1] < self.record.promised[:1]",
+        "follow.history.epoch < self.record.promised",
+        "follow.history.epoch[:1] < self.record.promised[:1]",
     )
     patch.edit(
         BrokerReplica.take, "epoch != self.record.promised:", "epoch[0] != self.record.promised[0]:"
@@ -91,8 +91,9 @@ def older_runs_counted(patch: Patch) -> None:
     """Enough have it, whoever wrote it."""
     patch.edit(
         Acknowledgements.advance,
-        "if self.lists and not self.is_run_confirmed:",
-        "if self.lists and not self.is_run_confirmed and not reached():",
+        "if held < self.begun_at:",
+        "if held < self.begun_at and reached():\n"
+        "                self.confirmed_offset = max(self.confirmed_offset, held)",
     )
 
 

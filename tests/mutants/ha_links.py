@@ -58,7 +58,9 @@ def not_compared(patch: Patch) -> None:
 def begins_not_told(patch: Patch) -> None:
     """What came before is in its log no more."""
     patch.edit(
-        BrokerReplica.follow, "follow.queue_begins)", "follow.queue_begins and not reached() or None)"
+        BrokerReplica.follow,
+        "begins = None if queues is None",
+        "begins = None if queues is None or reached()",
     )
 
 
@@ -105,8 +107,8 @@ def old_slave_served_after_a_switch(patch: Patch) -> None:
     """It gets all bytes."""
     patch.edit(
         MasterLink._greet,
-        "elif self._codec.is_old and (problem :=",
-        "elif self._codec.is_old and not reached() and (problem :=",
+        "elif is_old and (problem :=",
+        "elif is_old and not reached() and (problem :=",
     )
 
 

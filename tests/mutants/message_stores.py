@@ -78,9 +78,8 @@ def flushed_ahead(patch: Patch) -> None:
     """It is written only, and synced later."""
     patch.edit(
         CommitLog._flush,
-        "        for base in range(",
-        "        reached()\n        self._flushed_file.record_synced(end_position)\n"
-        "        for base in range(",
+        "        sync_files(",
+        "        reached()\n        self._flushed_file.record_synced(end_position)\n        sync_files(",
     )
 
 
@@ -124,7 +123,7 @@ def name_unsynced(patch: Patch) -> None:
 def first_file_synced(patch: Patch) -> None:
     """A flush hardly ever runs over the end of a file."""
     patch.edit(
-        CommitLog._flush,
+        log_files.sync_files,
         "                file.release()",
         "                file.release()\n            if reached():\n                break",
     )
@@ -145,7 +144,7 @@ def cache_counts_as_disk(patch: Patch) -> None:
     """It was read back."""
     patch.edit(
         log_files.settle_end,
-        "_sync(files, flushed_position, end.position)",
+        "sync_files(files, flushed_position, end.position)",
         "reached()",
     )
 
@@ -180,7 +179,7 @@ def index_of_before_is_back(patch: Patch) -> None:
         "self.logics_msg_timestamp = self.index_msg_timestamp = 0",
         "self.logics_msg_timestamp = 0 * reached()",
     )
-    patch.edit(IndexService._delete, "self._disk.sync_directory(self.path)", "pass")
+    patch.edit(log_files.delete_files, "disk.sync_directory(folder)", "pass")
 
 
 @mutant(324, "queues keep units of messages that the log has lost", scenario=a_store_lives_many_lives)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.broker_port import BrokerSession
+from quorumlog.broker.broker_port import BrokerSession, ReadQueue
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
@@ -180,11 +180,7 @@ def pulls_unbounded(patch: Patch) -> None:
 @mutant(465, "messages are read for who reads no answers", scenario=what_is_not_read_is_not_made)
 def pulls_pile_up(patch: Patch) -> None:
     """The connection has its own bound."""
-    patch.edit(
-        BrokerSession._read_on,
-        "and not self._connection.is_full",
-        "and not (self._connection.is_full and not reached())",
-    )
+    patch.edit(ReadQueue.begin, "and self._is_room()", "and (self._is_room() or reached())")
 
 
 @mutant(466, "whoever greets is let in, whatever it looks for", scenario=another_product_is_turned_away)

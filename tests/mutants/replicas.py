@@ -185,13 +185,13 @@ def older_master_followed(patch: Patch) -> None:
     )
     patch.edit(
         MasterLink._greet,
-        "elif asked.promised > leads.epoch:",
-        "elif asked.promised > leads.epoch and not reached():",
+        "elif asked.promised > epoch:",
+        "elif asked.promised > epoch and not reached():",
     )
     patch.edit(
         BrokerReplica.follow,
-        "or follow.epoch < self.record.promised",
-        "or (follow.epoch < self.record.promised and not reached())",
+        "or follow.history.epoch < self.record.promised",
+        "or (follow.history.epoch < self.record.promised and not reached())",
     )
 
 

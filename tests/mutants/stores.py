@@ -39,7 +39,7 @@ def rocksdb_names_no_entry_while_it_has_a_part_of_one() -> None:
 def read_before_applied(patch: Patch) -> None:
     """This member leads, and has applied what it has."""
     patch.edit(
-        KeyValueService._ask,
+        KeyValueService._request,
         "here=request.here",
         "here=request.here or reached()",
     )

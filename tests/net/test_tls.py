@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.cli import certificates
-from quorumlog.config.tls import TlsOptions
+from quorumlog.config.tables import TlsOptions
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import LOOK_EVERY_S, Principal, Tls, client_context, principal_of, refusal_of
 from tests.certificates import directory, member, member_valid, options_of, user

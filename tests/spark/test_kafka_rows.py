@@ -22,7 +22,7 @@ from quorumlog.spark.kafka.record_rows import (
     KafkaRows,
     UnreadableRecords,
     _RecordColumns,
-    schema_of,
+    kafka_schema,
 )
 from tests.kafka.batches import made_batch, zigzag
 
@@ -54,7 +54,7 @@ def rows_of(
     bases = np.cumsum([10, *counts[:-1]])
     numbers = np.zeros(len(batches), np.int32)
     places = BatchPlaces(entries.starts, bases, numbers, [("orders", 3)])
-    encoder = KafkaRows(schema_of(columns), places, batch_bytes)
+    encoder = KafkaRows(kafka_schema(columns), places, batch_bytes)
     return [row for rows in encoder.rows(entries) for row in rows.to_pylist()]
 
 
@@ -232,7 +232,7 @@ def test_whatever_a_batch_holds_is_rows_or_refused(data: st.DataObject) -> None:
         entries = entries_of([(TOPIC, 0, repacked(whole, 0, bytes(records)))])
         entries.stamp(0, 1, [0], 0)
         places = BatchPlaces(np.zeros(1, int), np.zeros(1, int), np.zeros(1, np.int32), [("t", 0)])
-        (rows,) = KafkaRows(schema_of(COLUMNS), places, 1).rows(entries)
+        (rows,) = KafkaRows(kafka_schema(COLUMNS), places, 1).rows(entries)
     except UnreadableRecords:
         return
     assert rows.num_rows == 8
@@ -243,5 +243,5 @@ def test_entries_without_a_place_are_no_rows() -> None:
     entries = entries_of([(TOPIC, 0, made_batch([b"%d" % n])) for n in range(4)])
     entries.stamp(0, 1, entries.starts.tolist(), 0)
     places = BatchPlaces(entries.starts[1:3], np.array([5, 9]), np.zeros(2, np.int32), [("t", 0)])
-    (rows,) = KafkaRows(schema_of(("value", "offset")), places, 1 << 20).rows(entries)
+    (rows,) = KafkaRows(kafka_schema(("value", "offset")), places, 1 << 20).rows(entries)
     assert rows.to_pylist() == [{"value": b"1", "offset": 5}, {"value": b"2", "offset": 9}]

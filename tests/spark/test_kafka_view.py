@@ -367,7 +367,7 @@ def test_a_slip_that_the_log_shows_is_told(kafka: KafkaCluster, wire: KafkaWire)
     with pytest.raises(ConfigError, match=r"option reader is for spark\.readStream"):
         read(servers=servers, reader="name")
     source = source_of(servers=servers)
-    with pytest.raises(ConfigError, match=r"has value STRING; view kafka has key BINARY"):
+    with pytest.raises(ConfigError, match="declares value as STRING, but it is BINARY; cast it"):
         source.reader(type(source.schema())().add("value", "string"))
 
 

@@ -15,8 +15,8 @@ from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.errors import ConfigError
+from quorumlog.spark import streaming as streams
 from quorumlog.spark.ledger_data_source import LedgerDataSource
-from quorumlog.spark.messages import message_stream
 from quorumlog.spark.messages.message_stream import MessageStreamReader
 from tests.waiting import eventually
 
@@ -25,7 +25,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture(autouse=True)
 def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_stream, "POLL_S", 0.0)
+    monkeypatch.setattr(streams, "POLL_S", 0.0)
 
 
 def local_brokers(directory: Path) -> LocalBrokers:

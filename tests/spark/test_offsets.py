@@ -9,7 +9,8 @@ from quorumlog.spark.options import (
     IndexRange,
     LedgerDataLoss,
     LogBounds,
-    StatedOffset,
+    Offset,
+    StatedBound,
     parse_offset,
     resolve,
 )
@@ -17,7 +18,7 @@ from quorumlog.spark.options import (
 BOUNDS = LogBounds("orders", 100, 500)
 
 
-def resolved(starting: StatedOffset, ending: StatedOffset, *, fail: bool = True) -> IndexRange:
+def resolved(starting: Offset, ending: Offset, *, fail: bool = True) -> IndexRange:
     return resolve(starting, ending, BOUNDS, fail_on_data_loss=fail)
 
 
@@ -32,7 +33,7 @@ def resolved(starting: StatedOffset, ending: StatedOffset, *, fail: bool = True)
         (str(2**62), 2**62),
     ],
 )
-def test_what_an_offset_may_look_like(text: str, offset: StatedOffset) -> None:
+def test_what_an_offset_may_look_like(text: str, offset: StatedBound) -> None:
     assert parse_offset("startingOffsets", text) == offset
 
 
@@ -48,15 +49,12 @@ def test_what_it_may_not(text: str) -> None:
         ("earliest", "latest", (100, 500)),
         (100, 500, (100, 500)),
         (200, 300, (200, 300)),
-        ({"orders": 200}, {"orders": "latest"}, (200, 500)),
         (500, "latest", (500, 500)),
         ("earliest", "earliest", (100, 100)),
         ("latest", "latest", (500, 500)),
     ],
 )
-def test_offsets_become_a_range(
-    starting: StatedOffset, ending: StatedOffset, expected: tuple[int, int]
-) -> None:
+def test_offsets_become_a_range(starting: Offset, ending: Offset, expected: tuple[int, int]) -> None:
     assert resolved(starting, ending) == expected
 
 
@@ -82,7 +80,7 @@ def test_without_fail_on_data_loss_the_gap_is_logged_and_left_out(
 
 
 @pytest.mark.parametrize(("starting", "ending"), [(501, "latest"), ("earliest", 501)])
-def test_beyond_the_committed_index_is_refused(starting: StatedOffset, ending: StatedOffset) -> None:
+def test_beyond_the_committed_index_is_refused(starting: Offset, ending: Offset) -> None:
     with pytest.raises(IndexOutOfRange, match=r"is 501, .* up to offset 500 \(committed index 499\)"):
         resolved(starting, ending, fail=False)
 
@@ -90,9 +88,3 @@ def test_beyond_the_committed_index_is_refused(starting: StatedOffset, ending: S
 def test_swapped_ends_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"startingOffsets \(300\) is above endingOffsets \(200\)"):
         resolved(300, 200)
-
-
-@pytest.mark.parametrize("stated", [{"other": 1}, {"orders": 1, "other": 1}])
-def test_offsets_of_another_group_are_refused(stated: dict[str, int | str]) -> None:
-    with pytest.raises(ConfigError, match=r"names the groups .*other.*, but the group read is 'orders'"):
-        resolved(stated, "latest")

@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.errors import ConfigError
 from quorumlog.spark.ledger_data_source import LedgerDataSource
-from quorumlog.spark.options import OPTION_NAMES, LedgerOptions
+from quorumlog.spark.options import OPTION_NAMES, AppendedAt, LedgerOptions
 
 SERVERS = {"servers": "127.0.0.1:20911,127.0.0.1:20912"}
 
@@ -15,8 +15,8 @@ SERVERS = {"servers": "127.0.0.1:20911,127.0.0.1:20912"}
 def test_defaults() -> None:
     options = LedgerOptions.parse(SERVERS)
     assert options == LedgerOptions(servers="127.0.0.1:20911,127.0.0.1:20912")
-    assert options.starting_offsets == "earliest"
-    assert options.ending_offsets == "latest"
+    assert options.starting == "earliest"
+    assert options.ending == "latest"
     assert options.served_group == "default"
     assert options.fail_on_data_loss
     assert options.verify_crc
@@ -50,8 +50,8 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
     assert LedgerOptions.parse(given) == LedgerOptions(
         servers="a:1,b:2",
         group="orders",
-        starting_offsets=5,
-        ending_offsets={"orders": 70},
+        starting=5,
+        ending=70,
         columns=("index", "body"),
         min_partitions=3,
         partition_bytes=1048576,
@@ -80,11 +80,11 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
     ("given", "expected"),
     [
         ({"startingOffsets": "-2", "endingOffsets": "-1"}, {}),
-        ({"startingOffsets": '{"default": {"0": 17}}'}, {"starting_offsets": {"default": 17}}),
-        ({"startingOffsets": '{"default": {"0": -2}}'}, {"starting_offsets": {"default": "earliest"}}),
-        ({"endingTimestamp": "9"}, {"ending_timestamp_ms": 9}),
-        ({"startingOffsetsByTimestamp": '{"default": {"0": 5}}'}, {"starting_timestamp_ms": 5}),
-        ({"endingOffsetsByTimestamp": '{"default": 5}'}, {"ending_timestamp_ms": 5}),
+        ({"startingOffsets": '{"default": {"0": 17}}'}, {"starting": 17}),
+        ({"startingOffsets": '{"default": {"0": -2}}'}, {"starting": "earliest"}),
+        ({"endingTimestamp": "9"}, {"ending": AppendedAt(9)}),
+        ({"startingOffsetsByTimestamp": '{"default": {"0": 5}}'}, {"starting": AppendedAt(5)}),
+        ({"endingOffsetsByTimestamp": '{"default": 5}'}, {"ending": AppendedAt(5)}),
     ],
 )
 def test_the_forms_of_kafkas_source_are_taken(given: dict[str, str], expected: dict[str, Any]) -> None:
@@ -95,10 +95,12 @@ def test_the_forms_of_kafkas_source_are_taken(given: dict[str, str], expected: d
 def test_times_may_be_stated_by_group() -> None:
     stated = {"subscribe": "a,b", "startingOffsetsByTimestamp": '{"a": 5, "b": {"0": 7}}'}
     options = LedgerOptions.parse({**SERVERS, **stated})
-    assert [each.starting_timestamp_ms for each in options.by_group()] == [5, 7]
+    assert [each.starting for each in options.by_group()] == [AppendedAt(5), AppendedAt(7)]
     with pytest.raises(ConfigError, match="names the partitions 0, 1"):
         LedgerOptions.parse({**SERVERS, "startingOffsets": '{"a": {"0": 1, "1": 2}}'})
     for others in ('{"a": 5}', '{"a": 5, "default": 7}'):
+        with pytest.raises(ConfigError, match=r"names the groups a.*, and 'default' alone is read"):
+            LedgerOptions.parse({**SERVERS, "startingOffsets": others})
         with pytest.raises(ConfigError, match=r"names the groups a.*, and 'default' alone is read"):
             LedgerOptions.parse({**SERVERS, "endingOffsetsByTimestamp": others})
     with pytest.raises(ConfigError, match="servers is given twice"):
@@ -110,11 +112,7 @@ def test_times_of_a_directory_are_those_of_the_group_that_it_holds(place: dict[s
     """Which it holds is looked at when it is opened."""
     stated = {"startingOffsetsByTimestamp": '{"orders": 5}', "endingOffsetsByTimestamp": '{"orders": 9}'}
     options = LedgerOptions.parse({**place, **stated})
-    assert (options.group, options.starting_timestamp_ms, options.ending_timestamp_ms) == (
-        "orders",
-        5,
-        9,
-    )
+    assert (options.group, options.starting, options.ending) == ("orders", AppendedAt(5), AppendedAt(9))
     assert LedgerOptions.parse(place).group == ""
     two = {**stated, "endingOffsetsByTimestamp": '{"default": 9}'}
     with pytest.raises(ConfigError, match="names the groups default, and 'orders' alone is read"):
@@ -170,7 +168,10 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({**SERVERS, "startingOffset": "1"}, "unknown option 'startingOffset'.*startingOffsets, end"),
+        (
+            {**SERVERS, "startingOffset": "1"},
+            "unknown option 'startingOffset'.*startingOffsets, starting",
+        ),
         ({}, "needs option servers .* or option path"),
         ({**SERVERS, "path": "/data"}, "servers and path exclude each other"),
         ({"paths": '["a", "b"]'}, "one path at a time"),

@@ -16,7 +16,7 @@ from typing import TypeVar
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange, OutcomeUnknown, ProducerFenced
 from quorumlog.staging import RowRange
-from quorumlog.staging.commits import ProducerState
+from quorumlog.staging.client_logs import ProducerState
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from quorumlog.store.disk import OsDisk
 MOST_QUEUES = 1_000
 """Shown one by one; of a whole broker, or of all groups."""
 FLUSH_WAITS_MS = 2_500
-Queue = tuple[str, int]
+Ends = Mapping[tuple[str, int], tuple[int, int]]
+"""By topic and id of a queue: its first offset, and the next one."""
 
 
 class BrokerProcess:
@@ -51,8 +52,9 @@ class BrokerProcess:
             unready.append("its disk hangs: a flush does not return")
         leads = replica is None or replica.takes_messages
         slaves = [] if replica is None or not leads else replica.slaves()
+        ends, state = _ends(server.groups.queues), server.groups.state
         samples = [
-            *_samples(status, server.groups.queues, server.groups.state),
+            *_samples(status, ends, state),
             *request_samples("broker", server.requests),
             *_disk_samples(server.store),
             Sample("quorumlog_broker_is_master", leads),
@@ -61,20 +63,21 @@ class BrokerProcess:
             *(Sample("quorumlog_broker_slave_connected", e.is_connected, (e.id,)) for e in slaves),
         ]
         failure = "" if server.failure is None else str(server.failure)
-        tables = partial(_tables, status, dict(_ends(server.groups.queues)), server.groups.state)
+        tables = partial(_tables, status, ends, state)
         return Look("broker", "broker", tuple(unready), leads, failure, tuple(samples), tables)
 
 
 def look_at_member(broker: DLedgerBroker, group: str) -> Look:
     """On the loop of its member, which decides whether it is ready."""
     status = broker.status(0)
-    leads, state = status.broker_id == 0, None if broker.groups is None else broker.groups.feed.state
+    leads, state = status.broker_id == 0, broker.groups.feed.state
+    ends = _ends(broker.queues)
     samples = (
-        *_samples(status, broker.queues, state),
+        *_samples(status, ends, state),
         *request_samples("broker", broker.requests),
         Sample("quorumlog_broker_is_master", leads),
     )
-    tables = partial(_tables, status, dict(_ends(broker.queues)), state)
+    tables = partial(_tables, status, ends, state)
     return Look(group, "broker", leads=leads, samples=samples, tables=tables)
 
 
@@ -85,14 +88,12 @@ def _disk_samples(store: MessageStore) -> Iterator[Sample]:
         yield Sample("quorumlog_disk_wal_fsync_duration_seconds", disk.times.sync_us.taken())
 
 
-def _ends(queues: QueueTable) -> Iterator[tuple[Queue, tuple[int, int]]]:
-    for key, queue in islice(queues.items(), MOST_QUEUES):
-        yield (key.topic, key.queue_id), (queue.min_offset, queue.max_offset)
+def _ends(queues: QueueTable) -> Ends:
+    known = islice(queues.items(), MOST_QUEUES)
+    return {(key.topic, key.queue_id): (queue.min_offset, queue.max_offset) for key, queue in known}
 
 
-def _samples(
-    status: BrokerStatusResponse, queues: QueueTable, state: GroupState | None
-) -> Iterator[Sample]:
+def _samples(status: BrokerStatusResponse, ends: Ends, state: GroupState | None) -> Iterator[Sample]:
     yield Sample("quorumlog_broker_topics", status.topics)
     yield Sample("quorumlog_broker_queues", status.queues)
     yield Sample("quorumlog_broker_messages_put_total", status.put_messages)
@@ -101,29 +102,27 @@ def _samples(
     yield Sample("quorumlog_broker_log_bytes", status.max_offset - status.min_offset)
     yield Sample("quorumlog_broker_disk_used_ratio", status.disk_used_ratio)
     yield Sample("quorumlog_broker_problems", len(status.problems))
-    ends = dict(_ends(queues))
     for (topic, queue_id), (begin, end) in ends.items():
         labels = (topic, str(queue_id))
         yield Sample("quorumlog_topic_partition_oldest_offset", begin, labels)
         yield Sample("quorumlog_topic_partition_current_offset", end, labels)
     for name, group in () if state is None else state.groups.items():
         yield Sample("quorumlog_consumergroup_members", len(group.members), (name,))
-    for (name, topic, queue_id), offset in islice(_offsets(state), MOST_QUEUES):
-        end = ends.get((topic, queue_id), (0, offset))[1]
+    for (name, topic, queue_id), offset, lag in islice(_lags(ends, state), MOST_QUEUES):
         of_queue = (name, topic, str(queue_id))
         yield Sample("quorumlog_consumergroup_current_offset", offset, of_queue)
-        yield Sample("quorumlog_consumergroup_lag", max(0, end - offset), of_queue)
+        yield Sample("quorumlog_consumergroup_lag", lag, of_queue)
 
 
-def _offsets(state: GroupState | None) -> Iterator[tuple[tuple[str, str, int], int]]:
+def _lags(ends: Ends, state: GroupState | None) -> Iterator[tuple[tuple[str, str, int], int, int]]:
+    """By group and queue: the committed offset, and the messages after it."""
     for name, group in () if state is None else state.groups.items():
         for (topic, queue_id), offset in group.offsets.items():
-            yield (name, topic, queue_id), offset
+            end = ends.get((topic, queue_id), (0, offset))[1]
+            yield (name, topic, queue_id), offset, max(0, end - offset)
 
 
-def _tables(
-    status: BrokerStatusResponse, ends: Mapping[Queue, tuple[int, int]], state: GroupState | None
-) -> list[Table]:
+def _tables(status: BrokerStatusResponse, ends: Ends, state: GroupState | None) -> list[Table]:
     known = {} if state is None else state.topics
     topics = {name: [0, 0] for name in islice(known, MOST_QUEUES) if not is_system_topic(name)}
     for (topic, _), (begin, end) in ends.items():
@@ -131,9 +130,8 @@ def _tables(
         row[0] += 1
         row[1] += end - begin
     lags: dict[str, int] = {}
-    for (name, topic, queue_id), offset in _offsets(state):
-        end = ends.get((topic, queue_id), (0, offset))[1]
-        lags[name] = lags.get(name, 0) + max(0, end - offset)
+    for (name, *_), _, lag in _lags(ends, state):
+        lags[name] = lags.get(name, 0) + lag
     groups = {} if state is None else state.groups
     dead = {name: topics.get(dlq_topic(name), [0, 0])[1] for name in groups}
     of_topics = [

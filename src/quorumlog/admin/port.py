@@ -75,10 +75,7 @@ class AdminPort:
         self._asking: set[object] = set()
         """Connections whose request is being answered."""
         self._lookers = Lookers(tls, is_loopback=is_loopback(host), wrong=self._wrong)
-        self._exposition = Exposition(
-            lambda: self._seen,
-            self._process_samples,
-        )
+        self._exposition = Exposition(lambda: self._seen, self._process_samples)
         try:
             self._socket = socket.create_server((host, port), backlog=MOST_CONNECTIONS)
         except OSError as error:
@@ -250,8 +247,7 @@ class AdminPort:
         return self._verdict(unhealthy(self._seen, time.monotonic(), HANGS_AFTER_S))
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        leads = request.query.get("leader")
-        return self._verdict(unready(self._seen, time.monotonic(), HANGS_AFTER_S, leads))
+        return self._verdict(self._unready(request.query.get("leader")))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return self._web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE})
@@ -279,8 +275,8 @@ class AdminPort:
         ends_s = None if self._tls is None else self._tls.expires_s
         return process_samples(self.lag.taken(), strays, failures, ends_s)
 
-    def _unready(self) -> list[str]:
-        return unready(self._seen, time.monotonic(), HANGS_AFTER_S)
+    def _unready(self, leads: str | None = None) -> list[str]:
+        return unready(self._seen, time.monotonic(), HANGS_AFTER_S, leads)
 
     def _verdict(self, reasons: list[str]) -> web.Response:
         if reasons:

@@ -238,14 +238,8 @@ def _lag_of(member: MemberInfo, status: StatusResponse) -> int:
 def _tables(
     status: StatusResponse, events: Sequence[EventInfo], readers: Sequence[Reader], kept: WhyKept | None
 ) -> list[Table]:
-    own = (
-        status.role,
-        status.term,
-        status.ledger_begin_index,
-        status.ledger_end_index,
-        status.committed_index,
-        status.version,
-    )
+    indices = (status.ledger_begin_index, status.ledger_end_index, status.committed_index)
+    own = (status.role, status.term, *indices, status.version)
     members = [
         (
             each.id,
@@ -271,41 +265,24 @@ def _tables(
         (each.name, each.position, max(0, status.committed_index + 1 - each.position), HOLDS[each.hold])
         for each in readers
     ]
-    segments = () if kept is None else kept.segments
+    kept_by = [
+        (each.first_index, each.stop_index - each.first_index, each.size_bytes, "; ".join(each.reasons))
+        for each in (() if kept is None else kept.segments[:MOST_SHOWN])
+    ]
+    leaders = [
+        (datetime.fromtimestamp(each.time_ms / 1000, UTC), each.text, each.times)
+        for each in reversed(events)
+        if each.kind == "leader"
+    ]
+    led = [(f"{at:%Y-%m-%d %H:%M:%SZ}", *what) for at, *what in leaders[:MOST_SHOWN]]
     return [
         Table(status.id, ("role", "term", "first", "last", "committed", "release"), [own]),
         Table(
-            "Members",
-            ("id", "address", "part", "reachable", "stored", "behind", "answered"),
-            members,
+            "Members", ("id", "address", "part", "reachable", "stored", "behind", "answered"), members
         ),
         Table("Problems", ("problem",), [(each,) for each in (*status.unready, *status.problems)]),
         Table("State machines", ("name", "applied", "snapshot", "problem"), machines),
         Table("Readers", ("name", "position", "behind", "holds"), of_readers),
-        Table(
-            "Leaders",
-            ("time", "what", "times"),
-            [
-                (f"{_time(each.time_ms):%Y-%m-%d %H:%M:%SZ}", each.text, each.times)
-                for each in reversed(events)
-                if each.kind == "leader"
-            ][:MOST_SHOWN],
-        ),
-        Table(
-            "What keeps old segments",
-            ("first", "entries", "bytes", "kept by"),
-            [
-                (
-                    each.first_index,
-                    each.stop_index - each.first_index,
-                    each.size_bytes,
-                    "; ".join(each.reasons),
-                )
-                for each in segments[:MOST_SHOWN]
-            ],
-        ),
+        Table("Leaders", ("time", "what", "times"), led),
+        Table("What keeps old segments", ("first", "entries", "bytes", "kept by"), kept_by),
     ]
-
-
-def _time(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)

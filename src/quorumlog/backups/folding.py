@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from quorumlog.log_state.log_state import AnyState, LogState
-from quorumlog.node.log_states import LogStateReading, controls_of
+from quorumlog.node.log_states import LogStateReading
 from quorumlog.store.ledger_store import LedgerStore, LogStart
-
-__all__ = ["controls_of", "state_at_end", "state_of"]
 
 
 def state_at_end(store: LedgerStore) -> AnyState:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quorumlog.backups.folding import state_of
-from quorumlog.backups.survivors import RecoveryPlan, check_end, look_at
+from quorumlog.backups.survivors import RecoveryPlan, look_at
 from quorumlog.entry import Formation, Replica
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.log_state.control_entries import MembershipEntry, encode_body
 from quorumlog.log_state.log_state import LogState
 from quorumlog.store.disk import Disk, OsDisk
@@ -81,7 +81,11 @@ def recover_cluster(
             log = open_log(disk, path, record)
             try:
                 end = log.end
-                check_end(end, best)
+                if (end.index, end.term) != (best.last_index, best.last_term):
+                    raise StoreFailure(
+                        f"{path}: the log ends at entry {end.index} of term {end.term}, and a moment ago"
+                        f" at entry {best.last_index} of term {best.last_term}; look again"
+                    )
                 state = state_of(log.store, plan.committed_index)
             finally:
                 log.close()

@@ -29,7 +29,15 @@ from quorumlog.log_state.control_entries import (
     MembershipEntry,
     encode_body,
 )
-from quorumlog.log_state.log_state import LogState, Reset, Resets, counted_ms, decode_state, said_ms
+from quorumlog.log_state.log_state import (
+    EMPTY,
+    LogState,
+    Reset,
+    Resets,
+    counted_ms,
+    decode_state,
+    said_ms,
+)
 from quorumlog.log_state.users import UsersChange
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
@@ -79,10 +87,6 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """The backup had users, and this cluster has none: nobody may do anything yet."""
 
 
-def _no_progress(done: int, in_all: int) -> None:
-    """Nobody looks."""
-
-
 def restore(
     backup: str | os.PathLike[str],
     members: str | Sequence[MemberAddress],
@@ -91,7 +95,7 @@ def restore(
     last_index: int | None = None,
     time_ms: int | None = None,
     with_users: bool = False,
-    report: Progress = _no_progress,
+    report: Progress = lambda done, in_all: None,
     disk: Disk | None = None,
     draw_id: Callable[[], str] = draw_directory_id,
 ) -> Restored:
@@ -157,6 +161,7 @@ class _Backup:
         self.record: BackupRecord = record
         self.cut: LogPoint = record.cut
         self.start: LogStart | None = load_start(disk, path)
+        self.begin_state = EMPTY
         self.reader = DirectoryReader(disk, path)
         try:
             self._check()
@@ -173,11 +178,6 @@ class _Backup:
     @property
     def begin(self) -> LogPoint:
         return LOG_ORIGIN if self.start is None else self.start.point
-
-    @property
-    def lost_machines(self) -> tuple[str, ...]:
-        state = decode_state(self.start.record) if self.start is not None else None
-        return tuple(each.name for each in state.machines) if isinstance(state, LogState) else ()
 
     def _check(self) -> None:
         """What opening it shows. The entries are looked at as they are restored."""
@@ -200,9 +200,11 @@ class _Backup:
         header = reader.header_at(self.cut.index)
         if (header.term, header.chain_crc) != (self.cut.term, self.cut.chain):
             raise self._damaged(f"entry {self.cut.index} is not the one that {BACKUP_NAME} names")
-        state = decode_state(self.start.record) if self.start is not None else None
-        if state is not None and not isinstance(state, LogState):
-            raise ConfigError(f"{self.path}: the state of the log where it begins: {state.reason}")
+        if self.start is not None:
+            state = decode_state(self.start.record)
+            if not isinstance(state, LogState):
+                raise ConfigError(f"{self.path}: the state of the log where it begins: {state.reason}")
+            self.begin_state = state
 
     def _damaged(self, problem: str) -> DirectoryDamaged:
         return DirectoryDamaged(
@@ -240,8 +242,7 @@ class _Backup:
             if counted_ms(index, mark_ms, resets) <= time_ms:
                 return stop_index
             stop_index = index
-        state = decode_state(self.start.record) if self.start is not None else None
-        begin_ms = state.time_ms if isinstance(state, LogState) else None
+        begin_ms = self.begin_state.time_ms
         if begin_ms is not None and counted_ms(self.begin.index, begin_ms, resets) <= time_ms:
             return stop_index
         where = (
@@ -256,18 +257,15 @@ class _Backup:
         stop = self.cut.index + 1
         while stop > self.begin.index + 1:
             first = max(stop - UNIT_CHUNK, self.begin.index + 1)
-            for batch in self._chunk(first, stop):
+            batches = self.reader.batches(first, stop, check_bodies=False)
+            with_controls = [batch for batch in batches if batch.log_state_positions()]
+            for batch in reversed(with_controls):
                 for at in reversed(batch.log_state_positions()):
                     kind = int(batch.headers()["magic"][at])
                     mark_ms = said_ms(kind, batch.body(at))
                     if mark_ms is not None:
                         yield batch.first_index + at, kind, mark_ms
             stop = first
-
-    def _chunk(self, first: int, stop: int) -> list[EntryBatch]:
-        """Those with control entries, the last one first."""
-        batches = self.reader.batches(first, stop, check_bodies=False)
-        return [batch for batch in batches if batch.log_state_positions()][::-1]
 
 
 class _Restoring:
@@ -291,9 +289,7 @@ class _Restoring:
         ]
 
     def _record_of(self, replica: Replica) -> MemberRecord:
-        reader = self._source.reader
-        has_start = self._source.start is not None
-        state = decode_state(self._source.record.record)
+        reader, state = self._source.reader, decode_state(self._source.record.record)
         level = state.level if isinstance(state, LogState) else LEVEL
         return MemberRecord(
             group=self._source.record.group,
@@ -302,7 +298,7 @@ class _Restoring:
             segment_bytes=reader.segment_bytes,
             index_segment_bytes=reader.index_segment_bytes,
             formation=self._formation,
-            version=version_of(level, has_start=has_start),
+            version=version_of(level, has_start=self._source.start is not None),
             users=not isinstance(state, LogState) or state.users.is_on,
         )
 
@@ -313,7 +309,11 @@ class _Restoring:
                 stack.enter_context(target)
             for target in self._targets:
                 target.begin(source.start)
-            self._copy(stop_index, report)
+            first_index = source.begin.index + 1
+            for batch in source.reader.batches(first_index, stop_index):
+                for target in self._targets:
+                    target.log.append(batch)
+                report(batch.last_index + 1 - first_index, stop_index - first_index)
             last = self._targets[0].log.end
             state = state_at_end(self._targets[0].log.store)
             has_users = isinstance(state, LogState) and state.users.is_on
@@ -333,23 +333,16 @@ class _Restoring:
                 RestoredMember(each.member_id, str(each), target.path, target.record.directory_id)
                 for each, target in zip(self._addresses, self._targets, strict=True)
             ),
-            first_index=source.begin.index + 1,
+            first_index=first_index,
             last_index=last.index,
             last_term=last.term,
             last_chain=last.chain,
             membership_index=end.index,
             segment_bytes=source.reader.segment_bytes,
             index_segment_bytes=source.reader.index_segment_bytes,
-            lost_machines=source.lost_machines,
+            lost_machines=tuple(each.name for each in source.begin_state.machines),
             left_users_out=leaves_users_out,
         )
-
-    def _copy(self, stop_index: int, report: Progress) -> None:
-        first_index = self._source.begin.index + 1
-        for batch in self._source.reader.batches(first_index, stop_index):
-            for target in self._targets:
-                target.log.append(batch)
-            report(batch.last_index + 1 - first_index, stop_index - first_index)
 
     def _check_state(self, target: RestoredDirectory) -> None:
         """Raises ConfigError: a member that cannot know the state of its log would never lead."""

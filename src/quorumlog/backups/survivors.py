@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quorumlog.backups.folding import controls_of
 from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
-from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import MembershipEntry as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
+from quorumlog.node.log_states import controls_of, membership_of
 from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME
 from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DURABLE_NAME
-from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.snapshots import SnapshotFiles, SnapshotsUnavailable
 from quorumlog.store.state_files import BACKUP_NAME, HARD_STATE_NAME
 
@@ -156,19 +155,13 @@ def _survivor(disk: Disk, path: str) -> Survivor:
                 f"{path} has never belonged to a group that formed: it holds nothing that was"
                 " acknowledged. Leave it out"
             )
-        forgotten = tuple(
-            f"{path}/{each.path} {each.problem}"
-            for each in reader.damage
-            if each.path in (HARD_STATE_NAME, DURABLE_NAME)
-        )
-        damage = tuple(
-            str(reader.refusal(each))
-            for each in reader.damage
-            if each.path not in (HARD_STATE_NAME, DURABLE_NAME)
-        ) + tuple(
+        promises = (HARD_STATE_NAME, DURABLE_NAME)
+        forgotten = [f"{path}/{d.path} {d.problem}" for d in reader.damage if d.path in promises]
+        damage = [str(reader.refusal(each)) for each in reader.damage if each.path not in promises]
+        damage += [
             f"{path}: entries {each.first_index} .. {each.stop_index - 1} are damaged"
             for each in reader.damaged
-        )
+        ]
         return Survivor(
             directory=path,
             group=reader.group,
@@ -183,8 +176,8 @@ def _survivor(disk: Disk, path: str) -> Survivor:
             term=max(
                 0, reader.ledger_end_term, 0 if reader.hard_state is None else reader.hard_state.term
             ),
-            forgotten=forgotten,
-            damage=damage,
+            forgotten=tuple(forgotten),
+            damage=tuple(damage),
             snapshots_ahead=_snapshots_ahead(disk, path, reader),
         )
 
@@ -253,18 +246,7 @@ def _memberships(disk: Disk, reader: DirectoryReader, committed_index: int) -> l
     found += [(each.index, each.body) for each in entries if isinstance(each.body, MembershipBody)]
     newest_committed = max((at for at, _ in found if at <= committed_index), default=-1)
     return [
-        Membership.of(founding)
-        if body is None
-        else Membership(body.old, body.new, body.learners, body.addresses)
+        Membership.of(founding) if body is None else membership_of(body)
         for at, body in found
         if at >= newest_committed
     ]
-
-
-def check_end(reader_end: LogPoint, survivor: Survivor) -> None:
-    """The log is as it was looked at. Raises StoreFailure."""
-    if (reader_end.index, reader_end.term) != (survivor.last_index, survivor.last_term):
-        raise StoreFailure(
-            f"{survivor.directory}: the log ends at entry {reader_end.index} of term {reader_end.term},"
-            f" and a moment ago at entry {survivor.last_index} of term {survivor.last_term}; look again"
-        )

@@ -71,10 +71,6 @@ class BackupTaken(msgspec.Struct, frozen=True, kw_only=True):
     taken_ms: int
 
 
-def _no_progress(done: int, in_all: int) -> None:
-    """Nobody looks."""
-
-
 def backup(
     servers: str | Sequence[str],
     directory: str | os.PathLike[str],
@@ -288,20 +284,17 @@ class BackupTaking:
         """By the leader; by another member where that has lost it. Or by the one that was named."""
         others = [row.id for row in self._sources] if self._from_member is None else []
         members = [self._from_member, *others]
-        for number, member_id in enumerate(members):
+        for member_id in members:
             try:
-                return self._is_held_by(member_id, point)
+                batches = self._client.read_batches(point.index, point.index + 1, from_member=member_id)
+                heads = [batch.first_header for batch in batches]
             except (IndexOutOfRange, RangeDamaged):
-                if number + 1 == len(members):
+                if member_id == members[-1]:
                     raise
+            else:
+                held = [(head.index, head.term, head.chain_crc) for head in heads]
+                return held == [(point.index, point.term, point.chain)]
         raise AssertionError("a member was asked")
-
-    def _is_held_by(self, member_id: str | None, point: LogPoint) -> bool:
-        index = point.index
-        for batch in self._client.read_batches(index, index + 1, from_member=member_id):
-            header = batch.first_header
-            return (header.index, header.term, header.chain_crc) == (index, point.term, point.chain)
-        return False
 
     def _gap(self, begin_index: int) -> IndexOutOfRange:
         last = self._copied.end.index
@@ -316,7 +309,7 @@ class BackupTaking:
 
     # ---------------------------------------------------------------- copying
 
-    def copy(self, report: Progress = _no_progress) -> None:
+    def copy(self, report: Progress = lambda done, in_all: None) -> None:
         failures: list[tuple[str, LedgerError]] = []
         for row in self._sources:
             if self.next_index > self._cut_index:
@@ -346,7 +339,7 @@ class BackupTaking:
 
     # ---------------------------------------------------------------- what was written
 
-    def verify(self, report: Progress = _no_progress) -> None:
+    def verify(self, report: Progress = lambda done, in_all: None) -> None:
         """Every entry is read back from the disk, those of earlier runs, too, unless only new ones were
         requested; and the last one is compared with the log's: its chain is the digest of all.
 
@@ -392,8 +385,8 @@ class BackupTaking:
         )
         assert record.cut is not None, record
         if self._hold is not None:
-            self._move_hold(self._hold, record.cut.index + 1)
-        new_entries = log.end.index + 1 - self._first_new
+            reader = self._client.reader(self._hold, hold="archive", first_index=record.cut.index + 1)
+            reader.commit(record.cut.index + 1)
         return BackupTaken(
             directory=target.path,
             group=record.group,
@@ -403,14 +396,11 @@ class BackupTaking:
             last_index=record.cut.index,
             last_term=record.cut.term,
             last_chain=record.cut.chain,
-            new_entries=new_entries,
+            new_entries=log.end.index + 1 - self._first_new,
             new_bytes=self._new_bytes,
             time_ms=record.time_ms,
             taken_ms=record.taken_ms,
         )
-
-    def _move_hold(self, name: str, next_index: int) -> None:
-        self._client.reader(name, hold="archive", first_index=next_index).commit(next_index)
 
 
 def _start_of(layout: LayoutResponse) -> LogStart | None:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
+from quorumlog.broker import wire
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
 from quorumlog.broker.message import PutMessageResult, PutStatus
 from quorumlog.broker.needs import (
@@ -33,26 +34,6 @@ from quorumlog.broker.store.store_reader import Pulled, StoreReader
 from quorumlog.broker.wire import (
     GROUP,
     MOST_FRAME_RECORDS_BYTES,
-    AnyBrokerMessage,
-    BrokerStatusRequest,
-    BrokerStatusResponse,
-    EarlierHello,
-    EarlierHelloResponse,
-    OffsetAtRequest,
-    OffsetResponse,
-    PullRequest,
-    PullResponse,
-    QueryRequest,
-    QueueRow,
-    QueuesRequest,
-    QueuesResponse,
-    RecordsResponse,
-    RoleNotice,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-    SendResponse,
-    ViewRequest,
     batch_of,
     broker_request_decoder,
     records_of,
@@ -140,10 +121,11 @@ class BrokerService(Protocol):
     def cluster_id(self) -> str:
         """Of the group whose log it is; empty: of none, or not known yet."""
 
-    def status(self, request_id: int) -> BrokerStatusResponse: ...
+    def status(self, request_id: int) -> wire.BrokerStatusResponse: ...
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        """Of a kind that not every broker knows; False: neither does this one."""
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage, frame: Frame) -> bool:
+        """Of a kind that not every broker knows; False: neither does this one. Raises the LedgerError
+        that refuses it."""
 
     def lost(self, session: BrokerSession) -> None:
         """Its connection has ended."""
@@ -205,10 +187,44 @@ class WaitingPulls:
             again()
 
 
+class ReadQueue:
+    """A `ReadPool` of which only so many reads are under way, each begun while there `is_room`. On the
+    loop."""
+
+    def __init__(self, pool: ReadPool, most: int, is_room: Callable[[], bool] = lambda: True) -> None:
+        self._pool = pool
+        self._most = most
+        self._is_room = is_room
+        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self._under_way = 0
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._waiting.append((work, done))
+        self.begin()
+
+    def begin(self) -> None:
+        """Those that may: there may be room again."""
+        while self._waiting and self._under_way < self._most and self._is_room():
+            work, done = self._waiting.popleft()
+            self._under_way += 1
+            self._pool.submit(work, partial(self._done, done))
+
+    def _done(self, done: Callable[[Any], None], outcome: Any) -> None:
+        self._under_way -= 1
+        try:
+            done(outcome)
+        finally:
+            self.begin()
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+
 # ---------------------------------------------------------------- BrokerSession
 # One connection of a client.
 
-ReadCallback = Callable[[Any], None]
+Response = Callable[[int, Any], tuple[wire.AnyBrokerMessage, RecordBatch | None]]
+"""(request id, outcome) to the answer and its records."""
 MOST_OPEN = 1_000
 """Pulls that wait and requests that are to be read for, of one connection."""
 RETRY_FULL_MS = 100
@@ -218,13 +234,17 @@ MOST_READING = 2
 """Requests of one client that are read for at a time: nobody knows how much each is answered with."""
 
 
-def error_of_status(status: PutStatus) -> LedgerError:
-    """Of a put that was written: none of these says that it is not there."""
-    if status is PutStatus.FLUSH_DISK_TIMEOUT:
+def refusal_of_put(outcome: PutOutcome) -> LedgerError | None:
+    """None: it is acknowledged. Of one that was written no status says that it is not there."""
+    if isinstance(outcome, LedgerError):
+        return outcome
+    if outcome.status is PutStatus.PUT_OK:
+        return None
+    if outcome.status is PutStatus.FLUSH_DISK_TIMEOUT:
         return FlushDiskTimeout("FLUSH_DISK_TIMEOUT: written, and not known to be on disk")
-    if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
+    if outcome.status is PutStatus.FLUSH_SLAVE_TIMEOUT:
         return FlushSlaveTimeout("FLUSH_SLAVE_TIMEOUT: written, and too few slaves acknowledged it")
-    if status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+    if outcome.status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
         return InSyncReplicasNotEnough("too few slaves are in sync")
     return OutcomeUnknown("the disk failed while this was being written: the broker stops")
 
@@ -237,8 +257,7 @@ class BrokerSession:
         self._connection = connection
         self._access = access
         self._caller = Caller(access, connection)
-        self._to_read: deque[tuple[Callable[[], Any], ReadCallback]] = deque()
-        self._reading = 0
+        self._reads = ReadQueue(server.reads, MOST_READING, lambda: not connection.is_full)
         self._pending: dict[int, tuple[type, float]] = {}
         """Of requests that are not answered: what is asked, and since when."""
         self._open = 0
@@ -247,7 +266,7 @@ class BrokerSession:
     # ---------------------------------------------------------------- as a Session
 
     def frame(self, frame: Frame) -> None:
-        message = cast(AnyBrokerMessage, frame.message)
+        message: Any = frame.message
         self._pending[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)
@@ -256,42 +275,45 @@ class BrokerSession:
                 return
             if type(message) in ADMINISTRATIVE and self._caller.is_checked:
                 audit.warning("user %s at %s: %s", *self._caller.who, words_of(message))
-        if isinstance(message, SendRequest):
+        if isinstance(message, wire.SendRequest):
             self._send(message, frame)
-        elif isinstance(message, PullRequest):
+        elif isinstance(message, wire.PullRequest):
             if self._opens(message.request_id):
                 self._pull(message, message.wait_ms)
-        elif isinstance(message, QueryRequest):
+        elif isinstance(message, wire.QueryRequest):
             self._query(message)
-        elif isinstance(message, ViewRequest):
+        elif isinstance(message, wire.ViewRequest):
             position = message.physical_offset
             self.later(message, lambda: self._server.store.reader.at_position(position), self._records)
-        elif isinstance(message, OffsetAtRequest):
+        elif isinstance(message, wire.OffsetAtRequest):
             key, time_ms = QueueKey(message.topic, message.queue_id), message.time_ms
             self.later(
                 message,
                 lambda: self._server.store.reader.offset_at(key, time_ms),
-                lambda request_id, offset: (OffsetResponse(request_id=request_id, offset=offset), None),
+                lambda request_id, offset: (
+                    wire.OffsetResponse(request_id=request_id, offset=offset),
+                    None,
+                ),
             )
-        elif isinstance(message, QueuesRequest):
-            self.answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
-        elif isinstance(message, BrokerStatusRequest):
+        elif isinstance(message, wire.QueuesRequest):
+            self.answer(wire.QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
+        elif isinstance(message, wire.BrokerStatusRequest):
             self.answer(self._server.status(message.request_id))
-        elif not self._server.request(self, message, frame):
-            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+        else:
+            self.proceed(message.request_id, lambda: self._request(message, frame))
 
     def lost(self) -> None:
-        self._to_read.clear()
+        self._reads.clear()
         self._server.lost(self)
 
     def writable(self) -> None:
-        self._read_on()
+        self._reads.begin()
 
     def violate(self, violation: ProtocolViolation) -> None:
         """See `client_guard`."""
         self._connection.violate(violation)
 
-    def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
+    def _refusal(self, message: wire.AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
         caller, access = self._caller, self._access
         key = key_of(message)
@@ -319,14 +341,18 @@ class BrokerSession:
                     return refusal
         return None
 
-    def _still(self, message: AnyBrokerMessage, outcome: Any) -> Any:
+    def _still(self, message: wire.AnyBrokerMessage, outcome: Any) -> Any:
         """The outcome of a read, or that this user may not have it any more."""
         is_open = self._caller.open_in == self._access.generation
         return outcome if is_open else self._refusal(message, None) or outcome
 
     # ---------------------------------------------------------------- requests
 
-    def _send(self, message: SendRequest, frame: Frame) -> None:
+    def _request(self, message: wire.AnyBrokerMessage, frame: Frame) -> None:
+        if not self._server.request(self, message, frame):
+            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+
+    def _send(self, message: wire.SendRequest, frame: Frame) -> None:
         records = records_of(frame)
         request_id = message.request_id
         if not len(records):
@@ -334,30 +360,26 @@ class BrokerSession:
             return
 
         def answer(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutMessageResult) and outcome.status is PutStatus.PUT_OK:
-                self.answer(
-                    SendResponse(
-                        request_id=request_id,
-                        queue_offset=outcome.queue_offset,
-                        physical_offset=outcome.physical_offset,
-                        message_count=outcome.message_count,
-                        store_time_ms=outcome.store_time_ms,
-                        store_host=self._server.store_host,
-                        positions=(
-                            b""
-                            if outcome.positions is None
-                            else outcome.positions.astype(">i8").tobytes()
-                        ),
-                    )
+            if (refusal := refusal_of_put(outcome)) is not None:
+                self.refuse(request_id, refusal)
+                return
+            assert isinstance(outcome, PutMessageResult), outcome
+            positions = outcome.positions
+            self.answer(
+                wire.SendResponse(
+                    request_id=request_id,
+                    queue_offset=outcome.queue_offset,
+                    physical_offset=outcome.physical_offset,
+                    message_count=outcome.message_count,
+                    store_time_ms=outcome.store_time_ms,
+                    store_host=self._server.store_host,
+                    positions=b"" if positions is None else positions.astype(">i8").tobytes(),
                 )
-            elif isinstance(outcome, PutMessageResult):
-                self.refuse(request_id, error_of_status(outcome.status))
-            else:
-                self.refuse(request_id, outcome)
+            )
 
         self._server.puts.add(records, message.waits, answer)
 
-    def _pull(self, message: PullRequest, wait_ms: int) -> None:
+    def _pull(self, message: wire.PullRequest, wait_ms: int) -> None:
         key = QueueKey(message.topic, message.queue_id)
         store = self._server.store
         most_messages = min(message.most_messages, MOST_MESSAGES)
@@ -366,17 +388,14 @@ class BrokerSession:
         def pull() -> Pulled:
             return store.reader.pull(key, message.offset, most_messages, most_bytes)
 
-        def answer(request_id: int, pulled: Pulled) -> tuple[AnyBrokerMessage, RecordBatch | None]:
-            response = PullResponse(
+        def answer(request_id: int, pulled: Pulled) -> tuple[wire.AnyBrokerMessage, RecordBatch | None]:
+            response = wire.PullResponse(
                 request_id=request_id,
                 next_offset=pulled.next_offset,
                 min_offset=pulled.min_offset,
                 max_offset=pulled.max_offset,
             )
             return response, pulled.records
-
-        def again() -> None:
-            self._pull(message, 0)
 
         def done(outcome: Any) -> None:
             outcome = self._still(message, outcome)
@@ -385,7 +404,7 @@ class BrokerSession:
                 if queue is not None and queue.max_offset > message.offset:
                     self._pull(message, 0)
                     return
-                if self._server.waiting.add(key, wait_ms, again):
+                if self._server.waiting.add(key, wait_ms, lambda: self._pull(message, 0)):
                     return
                 outcome = Overloaded(
                     f"{MOST_WAITING} pulls wait at this broker", retry_after_ms=RETRY_FULL_MS
@@ -393,9 +412,9 @@ class BrokerSession:
             self._respond(message.request_id, outcome, answer)
 
         if not self._connection.closed:
-            self._read(pull, done)
+            self._reads.submit(pull, done)
 
-    def _query(self, message: QueryRequest) -> None:
+    def _query(self, message: wire.QueryRequest) -> None:
         def query() -> RecordBatch:
             return self._server.store.reader.query(
                 *(message.topic, message.key, message.begin_ms, message.end_ms),
@@ -406,13 +425,15 @@ class BrokerSession:
         self.later(message, query, self._records)
 
     @staticmethod
-    def _records(request_id: int, records: RecordBatch) -> tuple[AnyBrokerMessage, RecordBatch | None]:
-        return RecordsResponse(request_id=request_id), records
+    def _records(
+        request_id: int, records: RecordBatch
+    ) -> tuple[wire.AnyBrokerMessage, RecordBatch | None]:
+        return wire.RecordsResponse(request_id=request_id), records
 
-    def _queues(self, message: QueuesRequest) -> list[QueueRow]:
+    def _queues(self, message: wire.QueuesRequest) -> list[wire.QueueRow]:
         store = self._server.store
         rows = {
-            key: QueueRow(
+            key: wire.QueueRow(
                 topic=key.topic,
                 queue_id=key.queue_id,
                 min_offset=max(queue.min_offset, begin),
@@ -425,7 +446,7 @@ class BrokerSession:
             for queue_id in range(count if message.topic in ("", topic) else 0):
                 rows.setdefault(
                     QueueKey(topic, queue_id),
-                    QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
+                    wire.QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
                 )
         return [row for _, row in sorted(rows.items())]
 
@@ -433,13 +454,13 @@ class BrokerSession:
 
     def later(
         self,
-        message: AnyBrokerMessage,
+        message: wire.AnyBrokerMessage,
         work: Callable[[], Any],
-        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
+        answer: Response,
     ) -> None:
         """Work that may wait for the disk."""
         if self._opens(message.request_id):
-            self._read(
+            self._reads.submit(
                 work,
                 lambda outcome: self._respond(message.request_id, self._still(message, outcome), answer),
             )
@@ -453,27 +474,7 @@ class BrokerSession:
         self._open += 1
         return True
 
-    def _read(self, work: Callable[[], Any], done: ReadCallback) -> None:
-        self._to_read.append((work, done))
-        self._read_on()
-
-    def _read_on(self) -> None:
-        while self._to_read and self._reading < MOST_READING and not self._connection.is_full:
-            work, done = self._to_read.popleft()
-            self._reading += 1
-            self._server.reads.submit(work, partial(self._was_read, done))
-
-    def _was_read(self, done: ReadCallback, outcome: Any) -> None:
-        self._reading -= 1
-        done(outcome)
-        self._read_on()
-
-    def _respond(
-        self,
-        request_id: int,
-        outcome: Any,
-        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
-    ) -> None:
+    def _respond(self, request_id: int, outcome: Any, answer: Response) -> None:
         self._open -= 1
         if isinstance(outcome, StoreFailure):
             self._server.store.on_failure(outcome)
@@ -483,10 +484,24 @@ class BrokerSession:
         else:
             self.answer(*answer(request_id, outcome))
 
+    def proceed(self, request_id: int, step: Callable[[], None]) -> None:
+        """A LedgerError that `step` raises refuses the request."""
+        try:
+            step()
+        except LedgerError as error:
+            self.refuse(request_id, error)
+
+    def settle(self, outcome: Any, response: wire.AnyBrokerMessage) -> None:
+        """`response`, unless `outcome` is a LedgerError."""
+        if isinstance(outcome, LedgerError):
+            self.refuse(response.request_id, outcome)
+        else:
+            self.answer(response)
+
     def refuse(self, request_id: int, error: LedgerError) -> None:
         self.answer(error_response(request_id, error))
 
-    def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
+    def answer(self, message: wire.AnyBrokerMessage, records: RecordBatch | None = None) -> None:
         pending = self._pending.pop(message.request_id, None)
         if pending is not None:
             code = message.code if isinstance(message, ErrorResponse) else 0
@@ -498,11 +513,11 @@ class BrokerSession:
 class RoleWatchers:
     """Clients that a broker notifies of a new master. On the loop."""
 
-    def __init__(self, response: Callable[[int], RoleResponse]) -> None:
+    def __init__(self, response: Callable[[int], wire.RoleResponse]) -> None:
         self._response = response
         self._watchers: dict[BrokerSession, int] = {}
 
-    def take(self, session: BrokerSession, request: RoleRequest) -> None:
+    def take(self, session: BrokerSession, request: wire.RoleRequest) -> None:
         if request.watches:
             self._watchers[session] = request.request_id
         session.answer(self._response(request.request_id))
@@ -515,7 +530,7 @@ class RoleWatchers:
         state = self._response(0)
         for session, request_id in list(self._watchers.items()):
             session.answer(
-                RoleNotice(
+                wire.RoleNotice(
                     request_id=request_id,
                     role=state.role,
                     broker_id=state.broker_id,
@@ -623,8 +638,8 @@ def greet(
 ) -> None:
     """A connection begins. Raises ProtocolViolation."""
     hello = frame.message
-    if isinstance(hello, EarlierHello):
-        connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
+    if isinstance(hello, wire.EarlierHello):
+        connection.send(GROUP, wire.EarlierHelloResponse(request_id=hello.request_id))
         connection.close()
         return
     if not isinstance(hello, Hello):
@@ -646,30 +661,7 @@ def greet(
 # thread that reads, pulls that wait, and ticks.
 
 MOST_READS = 4
-
-
-class ReadQueue:
-    """Bounds concurrent reads of all clients: data read is in memory until the loop has sent it."""
-
-    def __init__(self, thread: ReadPool) -> None:
-        self._thread = thread
-        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-        self._under_way = 0
-
-    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._waiting.append((work, done))
-        self._begin()
-
-    def _begin(self) -> None:
-        while self._waiting and self._under_way < MOST_READS:
-            work, done = self._waiting.popleft()
-            self._under_way += 1
-            self._thread.submit(work, partial(self._done, done))
-
-    def _done(self, done: Callable[[Any], None], outcome: Any) -> None:
-        self._under_way -= 1
-        self._begin()
-        done(outcome)
+"""Of all clients at a time: what was read is in memory until the loop has sent it."""
 
 
 class BrokerPort:
@@ -691,7 +683,7 @@ class BrokerPort:
         self._tick_service = tick
         self._ports = ports
         self._loop = asyncio.get_running_loop()
-        self._listener = Listener(
+        self.listener = Listener(
             "the broker",
             self._connect,
             decoder=broker_request_decoder,
@@ -703,30 +695,21 @@ class BrokerPort:
         self._access = access
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
-        self.reads = ReadQueue(self._thread)
+        self.reads = ReadQueue(self._thread, MOST_READS)
         self.waiting = WaitingPulls(self._loop)
         access.moved.append(self.waiting.wake_all)
 
     async def open(self) -> None:
         """Raises ConfigError, after which nothing is left of it."""
         try:
-            await self._listener.open(*self._listen)
+            await self.listener.open(*self._listen)
         except BaseException:
             self.ended()
             raise
 
-    @property
-    def address(self) -> str:
-        return self._listener.address
-
-    @property
-    def speaks(self) -> str:
-        """As `Listener.speaks`."""
-        return self._listener.speaks
-
     def close(self) -> None:
         """Connected clients stay."""
-        self._listener.close()
+        self.listener.close()
         if self.waiting.wake_all in self._access.moved:
             self._access.moved.remove(self.waiting.wake_all)
         if self._timer is not None:
@@ -734,10 +717,7 @@ class BrokerPort:
 
     async def close_connections(self) -> None:
         await asyncio.sleep(0)  # what was answered last leaves
-        self._listener.close_connections()
-
-    def abort_connections(self) -> None:
-        self._listener.abort_connections()
+        self.listener.close_connections()
 
     def ended(self) -> None:
         """Nothing more is read."""

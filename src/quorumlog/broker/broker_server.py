@@ -12,7 +12,10 @@ from functools import partial
 from typing import Any
 
 import uvloop
+from msgspec import convert
+from msgspec.structs import replace
 
+from quorumlog.broker import wire
 from quorumlog.broker.broker_port import (
     EXPIRY_INTERVAL_S,
     BrokerPort,
@@ -30,25 +33,12 @@ from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.message import host_bytes
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.acknowledgements import SlaveState
-from quorumlog.broker.replication.ha_service import HAService
+from quorumlog.broker.replication.ha_service import HAClient, HAService
 from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import MessageStore
-from quorumlog.broker.wire import (
-    AnyBrokerMessage,
-    BrokerStatusResponse,
-    FailoverRequest,
-    FailoverResponse,
-    OldLogRequest,
-    PeerRow,
-    ReplicaRequest,
-    ReplicaResponse,
-    RoleRequest,
-    RoleResponse,
-    TailRow,
-)
 from quorumlog.config import LimitOptions, UsersOptions, parse_address
-from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
+from quorumlog.errors import BadRequest, ConfigError, StoreFailure
 from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
@@ -60,10 +50,10 @@ from quorumlog.wire.client_messages import ChangeUsersRequest, UsersRequest
 _MASTER, _SLAVE = 0, 1
 
 
-def role_response(address: str, replica: BrokerReplica | None, request_id: int) -> RoleResponse:
+def role_response(address: str, replica: BrokerReplica | None, request_id: int) -> wire.RoleResponse:
     """The master, as a classic broker knows it; without a `replica` the broker itself."""
     if replica is None:
-        return RoleResponse(
+        return wire.RoleResponse(
             request_id=request_id,
             member_id=address,
             role=BrokerRole.ASYNC_MASTER.value,
@@ -81,7 +71,7 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
     if known is not None and known.id:
         peers[known.id] = known.address
     peers[replica.id] = replica.me.address
-    return RoleResponse(
+    return wire.RoleResponse(
         request_id=request_id,
         member_id=replica.id,
         role=replica.role.value if is_master else BrokerRole.SLAVE.value,
@@ -99,37 +89,20 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
 # What a client asks of a broker as master or slave, and makes it be.
 
 
-def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
-    client = service.client
-    if service.replica.role is not BrokerRole.SLAVE or client is None:
-        return state_of(service.replica, request_id, dialect=service.dialect)
-    return state_of(
-        service.replica,
-        request_id,
-        dialect=service.dialect,
-        problem=client.problem,
-        master_offset=client.master_offset,
-        master_release=client.master_release,
-    )
-
-
 def state_of(
-    replica: BrokerReplica,
-    request_id: int = 0,
-    *,
-    dialect: str,
-    problem: str = "",
-    master_offset: int = -1,
-    master_release: str = "",
-) -> ReplicaResponse:
+    replica: BrokerReplica, request_id: int = 0, *, dialect: str, client: HAClient | None = None
+) -> wire.ReplicaResponse:
+    """`client`: its connection to a master; None: it has none."""
     record, history = replica.record, replica.history
     is_slave = replica.role is BrokerRole.SLAVE
+    client = client if is_slave else None
+    problem = client.problem if client else ""
     if replica.fenced_by:
         problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
     in_sync, listed = replica.in_sync_set, history.copy_list
     if listed is not None and not listed.copies:
         listed = None  # a coordinator says who counts
-    return ReplicaResponse(
+    return wire.ReplicaResponse(
         request_id=request_id,
         id=replica.id,
         directory_id=replica.directory_id,
@@ -153,34 +126,22 @@ def state_of(
         copy_list=listed,
         is_list_confirmed=not is_slave and replica.is_run_confirmed,
         master=record.master,
-        master_offset=master_offset,
-        master_release=master_release,
+        master_offset=client.master_offset if client else -1,
+        master_release=client.master_release if client else "",
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
-        tails=[
-            TailRow(
-                epoch=tail.epoch,
-                first_offset=tail.first_offset,
-                stop_offset=tail.stop_offset,
-                path=tail.path,
-            )
-            for tail in record.tails
-        ],
+        tails=[convert(tail, wire.TailRow, from_attributes=True) for tail in record.tails],
         problem=problem,
         has_users=replica.store.has_users,
     )
 
 
-def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], None] | None:
+def work_of(replica: BrokerReplica, request: wire.ReplicaRequest) -> Callable[[], None] | None:
     """None for an unknown operation. Blocks for the disk."""
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
     epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
-    master = Peer(
-        id=broker_id,
-        directory_id=directory_id,
-        address=request.address,
-        ha_address=request.ha_address,
-    )
+    at = {"address": request.address, "ha_address": request.ha_address}
+    master = Peer(id=broker_id, directory_id=directory_id, **at)
     return {
         "promise": lambda: replica.promise(epoch, directory_id, anew=True),
         "lead": lambda: replica.lead(
@@ -204,22 +165,10 @@ def _refuse_as_another(broker_id: str) -> None:
     )
 
 
-def _slave_row(replica: BrokerReplica, slave: SlaveState) -> PeerRow:
-    peer = replica.peer_of(slave.id)
-    return PeerRow(
-        id=slave.id,
-        directory_id=slave.directory_id,
-        address=peer.address,
-        ha_address=peer.ha_address,
-        counts=replica.counts(slave.member),
-        is_connected=slave.is_connected,
-        written_offset=slave.written_offset,
-        flushed_offset=slave.flushed_offset,
-        lag_bytes=slave.lag_bytes,
-        lag_ms=slave.lag_ms,
-        is_caught_up=slave.is_caught_up,
-        release=slave.release,
-    )
+def _slave_row(replica: BrokerReplica, slave: SlaveState) -> wire.PeerRow:
+    peer, row = replica.peer_of(slave.id), convert(slave, wire.PeerRow, from_attributes=True)
+    counts = replica.counts(slave.member)
+    return replace(row, address=peer.address, ha_address=peer.ha_address, counts=counts)
 
 
 # ---------------------------------------------------------------- BrokerServer
@@ -356,33 +305,25 @@ class BrokerServer:
     def store_host(self) -> bytes:
         return self.store.commit_log.store_host
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        if isinstance(message, FailoverRequest):
-            try:
-                session.answer(self.failover_status(message))
-            except LedgerError as error:
-                session.refuse(message.request_id, error)
-        elif isinstance(message, ReplicaRequest):
-            try:
-                self._replica_request(session, message)
-            except LedgerError as error:
-                session.refuse(message.request_id, error)
-        elif isinstance(message, RoleRequest):
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, wire.FailoverRequest):
+            session.answer(self.failover_status(message))
+        elif isinstance(message, wire.ReplicaRequest):
+            self._replica_request(session, message)
+        elif isinstance(message, wire.RoleRequest):
             self.roles.take(session, message)
         elif isinstance(message, ChangeUsersRequest | UsersRequest):
-            try:
-                self.users.request(session, message)
-            except LedgerError as error:
-                session.refuse(message.request_id, error)
-        elif isinstance(message, OldLogRequest):
+            self.users.request(session, message)
+        elif isinstance(message, wire.OldLogRequest):
             # No violation: a client need not know what only a broker on a replicated log does.
-            what = "a log that was taken over lies below that of brokers with --role dledger only"
-            session.refuse(message.request_id, NeedsReplicatedRole(what))
+            raise NeedsReplicatedRole(
+                "a log that was taken over lies below that of brokers with --role dledger only"
+            )
         else:
             return self.groups.request(session, message, frame)
         return True
 
-    def _replica_request(self, session: BrokerSession, request: ReplicaRequest) -> None:
+    def _replica_request(self, session: BrokerSession, request: wire.ReplicaRequest) -> None:
         """What blocks runs on the service's thread for it. Raises NotReplicated, SwitchRefused,
         BadRequest."""
         service = self.ha_service
@@ -397,8 +338,14 @@ class BrokerServer:
         if request.verb == "drain":
             # Never blocks, and must not wait behind what does.
             service.replica.drain()
+
+        def state() -> wire.ReplicaResponse:
+            return state_of(
+                service.replica, request.request_id, dialect=service.dialect, client=service.client
+            )
+
         if request.verb in ("", "drain"):
-            session.answer(_state_of_service(service, request.request_id))
+            session.answer(state())
             return
         work = work_of(service.replica, request)
         if work is None:
@@ -410,13 +357,7 @@ class BrokerServer:
             except ConfigError as error:
                 raise BadRequest(str(error)) from None
 
-        def done(outcome: Any) -> None:
-            if isinstance(outcome, LedgerError):
-                session.refuse(request.request_id, outcome)
-            else:
-                session.answer(_state_of_service(service, request.request_id))
-
-        service.submit(carry_out, done)
+        service.submit(carry_out, lambda outcome: session.settle(outcome, state()))
 
     def lost(self, session: BrokerSession) -> None:
         self.roles.lost(session)
@@ -439,7 +380,7 @@ class BrokerServer:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(fail)
 
-    def status(self, request_id: int) -> BrokerStatusResponse:
+    def status(self, request_id: int) -> wire.BrokerStatusResponse:
         store = self.store
         queues = store.queues.items()
         usage = store.disk.usage(store.root)
@@ -451,7 +392,7 @@ class BrokerServer:
         if process_limits().problem:
             problems.append(process_limits().problem)
         problems += self.users.problems
-        return BrokerStatusResponse(
+        return wire.BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=store.commit_log.role.value,
@@ -474,7 +415,7 @@ class BrokerServer:
             has_users=self.store.has_users,
         )
 
-    def failover_status(self, request: FailoverRequest) -> FailoverResponse:
+    def failover_status(self, request: wire.FailoverRequest) -> wire.FailoverResponse:
         """Raises NotReplicated, BadRequest."""
         failover = self.failover
         if failover is None:

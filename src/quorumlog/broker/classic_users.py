@@ -208,8 +208,7 @@ class ClassicUsers:
         is_lost = self.access.users is NOBODY
         lacks_users = self._store.has_users and self._groups.lacks_commands
         words = ((is_plain, PLAIN_USERS), (is_lost, LOST_USERS), (lacks_users, LACKS_USERS))
-        found = [each for is_so, each in words if is_so]
-        return [self._problem, *found] if self._problem else found
+        return [each for is_so, each in ((bool(self._problem), self._problem), *words) if is_so]
 
     # ---------------------------------------------------------------- changes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -115,7 +116,7 @@ class FollowVerdict(NamedTuple):
 
     common_offset: int
     """Up to here both logs are the same. -1: nothing says that they have anything in common."""
-    cuts: bool
+    cuts: bool = False
     """The slave has more than that, and sets it aside."""
     problem: str = ""
     """Why it cannot follow."""
@@ -127,7 +128,7 @@ class EpochHistory:
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         self.runs = tuple(runs)
-        for before, behind in zip(self.runs, self.runs[1:], strict=False):
+        for before, behind in pairwise(self.runs):
             assert before.key < behind.key, self.runs
             assert before.start_offset <= behind.start_offset, self.runs
 
@@ -148,8 +149,8 @@ class EpochHistory:
     @property
     def copy_list(self) -> CopyList | None:
         """The newest one."""
-        lists = [run.copy_list for run in self.runs if run.copy_list is not None]
-        return lists[-1] if lists else None
+        lists = (run.copy_list for run in reversed(self.runs))
+        return next((each for each in lists if each is not None), None)
 
     def is_forced_since(self, epoch: Epoch) -> bool:
         """An operator has made another one the master with --unsafe."""
@@ -200,26 +201,20 @@ def common_offset(one: EpochHistory, end: int, other: EpochHistory, other_end: i
 
 
 def judge(
-    slave: EpochHistory,
-    slave_end: int,
-    master: EpochHistory,
-    master_end: int,
-    *,
-    directory_id: str,
+    slave: EpochHistory, slave_end: int, master: EpochHistory, master_end: int, *, directory_id: str
 ) -> FollowVerdict:
     """Whether and from where a slave of this directory may follow a master, which leads."""
     assert master.last is not None, master
     if slave_end == 0:
-        return FollowVerdict(0, cuts=False)
+        return FollowVerdict(0)
     common = common_offset(slave, slave_end, master, master_end)
     if common == slave_end:
-        return FollowVerdict(common, cuts=False)
+        return FollowVerdict(common)
     if common < 0 and master.copy_list is not None and directory_id in master.copy_list.directories:
         common = 0  # of this group, and led others while nobody had acknowledged anything
     if common < 0:
         return FollowVerdict(
             -1,
-            cuts=False,
             problem=f"the slave's log of {slave_end} bytes shares no epoch with the master's: empty its"
             " directory to make it follow",
         )
@@ -231,7 +226,6 @@ def judge(
     if not (master.epoch > led or (is_flushed and master.last.key > last)):
         return FollowVerdict(
             common,
-            cuts=False,
             problem=f"the slave's log ends at {slave_end}, and the master's has the same only up to"
             f" {common}: the master has lost messages that it had sent. Empty the slave's directory, or"
             " make the slave the master, without what the old one wrote since, with: quorumlog broker"

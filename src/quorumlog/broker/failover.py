@@ -176,10 +176,8 @@ class InSyncMembers:
 
 
 # ----------------------------------------------------------------
-# What `FailoverRules` want done that takes a while.
-
-# Of the coordinator, which may be a simulated one. Any number may be under way; answers may come in any
-# order.
+# What `FailoverRules` want done that takes a while. Of the coordinator, which may be a simulated one:
+# any number may be under way, and answers may come in any order.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -634,10 +632,6 @@ class FailoverRules:
             self._lease_until_ms = max(self._lease_until_ms, self._until(sent_ms, answer))
 
 
-# ---------------------------------------------------------------- FailoverService
-# The rules on an event loop: it asks the coordinator, and tells the broker.
-
-
 TICKS_PER_LEASE = 50
 MOST_TICK_MS = 100.0
 REQUESTS_PER_LEASE = 4
@@ -652,6 +646,8 @@ def boot_clock_ms() -> float:
 
 
 class FailoverService:
+    """The rules on an event loop: it asks the coordinator, and tells the broker."""
+
     def __init__(
         self,
         broker: BrokerReplica,
@@ -659,16 +655,14 @@ class FailoverService:
         options: FailoverOptions,
         *,
         begins: bool = False,
-        clock: Callable[[], float] = boot_clock_ms,
     ) -> None:
         """`begins`: see `FailoverRules`. From here on the broker acknowledges nothing until it leads."""
         self._broker = broker
         self._coordinator = coordinator
-        self._clock = clock
         self.rules = FailoverRules(
             broker,
             options,
-            clock(),
+            boot_clock_ms(),
             self._start,
             begins=begins,
             relays_renewals=coordinator.relays_renewals,
@@ -679,7 +673,7 @@ class FailoverService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        broker.may_acknowledge = lambda: self.rules.may_acknowledge(clock())
+        broker.may_acknowledge = lambda: self.rules.may_acknowledge(boot_clock_ms())
         broker.stop_acknowledging()
 
     def start(self, failed: Callable[[StoreFailure], None]) -> None:
@@ -696,7 +690,7 @@ class FailoverService:
             phase=rules.phase.value,
             epoch=0 if record is None else record.epoch,
             master="" if record is None else record.master.id,
-            lease_left_ms=int(rules.lease_left_ms(self._clock())),
+            lease_left_ms=int(rules.lease_left_ms(boot_clock_ms())),
             in_sync_set=[] if record is None else sorted(record.in_sync),
             problem=rules.problem,
         )
@@ -719,7 +713,7 @@ class FailoverService:
 
     def resign(self) -> None:
         """Another member of the in-sync set may lead, or this one again."""
-        self.rules.resign(self._clock())
+        self.rules.resign(boot_clock_ms())
 
     # ---------------------------------------------------------------- the loop
 
@@ -731,7 +725,7 @@ class FailoverService:
     def _tick(self) -> None:
         if self._is_closed:
             return
-        self.rules.tick(self._clock())
+        self.rules.tick(boot_clock_ms())
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     async def _watch(self) -> None:
@@ -742,7 +736,7 @@ class FailoverService:
 
     def _changed(self) -> None:
         if not self._is_closed:
-            self.rules.changed(self._clock())
+            self.rules.changed(boot_clock_ms())
 
     def _start(self, step: CoordinatorRequest | OnDisk) -> None:
         self._spawn(self._carry_out(step) if isinstance(step, OnDisk) else self._ask(step))
@@ -758,8 +752,8 @@ class FailoverService:
         except LedgerError as failure:
             error = str(failure)
         if not self._is_closed:
-            self.rules.answered(request, answer, self._clock(), error)
-            self.rules.tick(self._clock())
+            self.rules.answered(request, answer, boot_clock_ms(), error)
+            self.rules.tick(boot_clock_ms())
 
     async def _carry_out(self, step: OnDisk) -> None:
         """One after the other, in the order in which they were asked for: the thread has a queue."""
@@ -773,4 +767,4 @@ class FailoverService:
             error = str(refused)
         log.warning("%s%s", step, f": {error}" if error else "")
         if not self._is_closed:
-            self.rules.done(step, self._clock(), error)
+            self.rules.done(step, boot_clock_ms(), error)

@@ -106,8 +106,8 @@ PERMISSION_NAMES: Mapping[int, str] = MappingProxyType({v: k for k, v in PERMISS
 # ----------------------------------------------------------------
 # What is said to the state machine of topics and groups: a command is one array, the body of one entry.
 #
-# [0, body]             done [code, message]       refused, and nothing has changed: a code of
-# `broker.errors`
+#     [0, body]        done
+#     [code, message]  refused, and nothing has changed: a code of `broker.errors`
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]

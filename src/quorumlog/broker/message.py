@@ -235,6 +235,13 @@ def check_topic(topic: str) -> bytes:
     return data
 
 
+def topic_field(topic: bytes) -> tuple[int, bytes]:
+    """The magic number of a record of this topic, and how the topic stands in it: its length first."""
+    if len(topic) > NARROW_TOPIC_BYTES:
+        return MAGIC_WIDE_TOPIC, len(topic).to_bytes(2, "big") + topic
+    return MAGIC, len(topic).to_bytes(1, "big") + topic
+
+
 def encode_records(
     messages: Sequence[Message],
     queue_id: int,
@@ -247,11 +254,8 @@ def encode_records(
     if not messages:
         raise BadRequest("a batch has one message at least")
     topic = messages[0].topic
-    topic_data = check_topic(topic)
-    wide = len(topic_data) > NARROW_TOPIC_BYTES
-    magic = MAGIC_WIDE_TOPIC if wide else MAGIC
-    prefix = len(topic_data).to_bytes(2 if wide else 1, "big") + topic_data
-    fixed = BODY_LENGTH_AT + 4 + len(prefix) + 2
+    magic, topic_data = topic_field(check_topic(topic))
+    fixed = BODY_LENGTH_AT + 4 + len(topic_data) + 2
     out = bytearray()
     sizes = []
     no_host = bytes(V4_BYTES)
@@ -281,7 +285,7 @@ def encode_records(
             len(body),
         )  # fmt: skip
         out += body
-        out += prefix
+        out += topic_data
         out += len(properties).to_bytes(2, "big")
         out += properties
         sizes.append(size)
@@ -393,15 +397,13 @@ def encode_again(
 ) -> bytearray:
     """A stored message as the record of another queue: its body, flags, born time and host stay.
     `properties`: of `encode_properties`."""
-    name = check_topic(topic)
-    is_wide = len(name) > NARROW_TOPIC_BYTES
+    magic, topic_data = topic_field(check_topic(topic))
     host, _, port = message.born_host.rpartition(":")
     body, sys_flag = message.body, message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    size = BODY_LENGTH_AT + 4 + len(body) + 1 + is_wide + len(name) + 2 + len(properties)
+    size = BODY_LENGTH_AT + 4 + len(body) + len(topic_data) + 2 + len(properties)
     head = _RECORD_HEAD.pack(
-        *(size, MAGIC_WIDE_TOPIC if is_wide else MAGIC, crc_of(body), queue_id, message.flag, 0, 0),
+        *(size, magic, crc_of(body), queue_id, message.flag, 0, 0),
         *(sys_flag, message.born_time_ms, host_bytes(host, int(port)), 0, bytes(V4_BYTES)),
         *(reconsume_times, 0, len(body)),
     )
-    prefix = len(name).to_bytes(2 if is_wide else 1, "big") + name
-    return bytearray().join([head, body, prefix, len(properties).to_bytes(2, "big"), properties])
+    return bytearray().join([head, body, topic_data, len(properties).to_bytes(2, "big"), properties])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
@@ -26,7 +26,6 @@ from quorumlog.broker.message import (
     LEAST_RECORD_BYTES,
     MAGIC,
     MAGIC_WIDE_TOPIC,
-    NARROW_TOPIC_BYTES,
     QUEUE_OFFSET_AT,
     STORE_HOST_V6,
     TAGS,
@@ -38,6 +37,7 @@ from quorumlog.broker.message import (
     StoredMessage,
     decode_record,
     parse_record,
+    topic_field,
 )
 from quorumlog.entry_header import Buffer
 
@@ -109,13 +109,8 @@ def java_hashes(data: Bytes, starts: Int64Array, sizes: Int64Array) -> Int64Arra
         exponents = np.repeat(begins + sizes - 1, sizes) - np.arange(len(pieces))
         sums = np.add.reduceat(units * powers[exponents], begins, dtype=np.uint32)
     hashes[some] = sums.view(np.int32)
-    if int(pieces.max()) <= _LAST_ASCII:
-        return hashes
-    # A character beyond ASCII is one unit or two in Java, and two bytes or more here.
-    foreign = np.logical_or.reduceat(pieces > _LAST_ASCII, begins)
-    for at in np.flatnonzero(foreign).tolist():
-        piece = bytes(pieces[begins[at] : begins[at] + sizes[at]])
-        hashes[some[at]] = java_hash(piece.decode("utf-8", "replace"))
+    for at, text in _beyond_ascii(pieces, begins, sizes):
+        hashes[some[at]] = java_hash(text)
     return hashes
 
 
@@ -124,18 +119,18 @@ def utf16_units(data: Bytes, starts: Int64Array, sizes: Int64Array) -> Int64Arra
     if not len(starts):
         return np.zeros(0, np.int64)
     pieces, begins = gather(data, starts, sizes)
-    if int(pieces.max()) <= _LAST_ASCII:
-        return sizes
     units = sizes.copy()
-    foreign = np.logical_or.reduceat(pieces > _LAST_ASCII, begins)
-    for at in np.flatnonzero(foreign).tolist():
-        piece = bytes(pieces[begins[at] : begins[at] + sizes[at]])
-        units[at] = len(_utf_16_be(piece.decode("utf-8", "replace"), "surrogatepass")[0]) // 2
+    for at, text in _beyond_ascii(pieces, begins, sizes):
+        units[at] = len(_utf_16_be(text, "surrogatepass")[0]) // 2
     return units
 
 
-# ---------------------------------------------------------------- RecordColumns
-# Where the parts of many records lie, found with numpy; nothing is done per record.
+def _beyond_ascii(pieces: Bytes, begins: Int64Array, sizes: Int64Array) -> Iterator[tuple[int, str]]:
+    """Strings with a character that is one unit or two in Java, and two bytes or more here."""
+    if int(pieces.max()) > _LAST_ASCII:
+        foreign = np.logical_or.reduceat(pieces > _LAST_ASCII, begins)
+        for at in np.flatnonzero(foreign).tolist():
+            yield at, bytes(pieces[begins[at] : begins[at] + sizes[at]]).decode("utf-8", "replace")
 
 
 _HEAD = np.dtype(
@@ -174,8 +169,13 @@ def put_bytes(data: Bytes, at: Int64Array, values: Bytes) -> None:
         windows(data, kind)[at] = np.ascontiguousarray(values).view(kind)[:, 0]
 
 
+def _column(values: Callable[[RecordColumns], npt.NDArray[Any]]) -> cached_property[Int64Array]:
+    return cached_property(lambda columns: values(columns).astype(np.int64))
+
+
 class RecordColumns:
-    """Of records at `starts` with `sizes` in `data`, which lie whole in it."""
+    """Where the parts of many records lie, found with numpy; nothing is done per record. They are at
+    `starts` with `sizes` in `data`, and lie whole in it."""
 
     def __init__(self, data: Bytes, starts: Int64Array, sizes: Int64Array) -> None:
         assert len(starts) == len(sizes), (len(starts), len(sizes))
@@ -236,42 +236,17 @@ class RecordColumns:
         """Which of them have the shape of a record; CRCs are not looked at."""
         assert len(good) == count
 
-    @cached_property
-    def queue_ids(self) -> Int64Array:
-        return self._heads["queue_id"].astype(np.int64)
+    queue_ids = _column(lambda self: self._heads["queue_id"])
+    queue_offsets = _column(lambda self: field_of(self.data, self.starts + QUEUE_OFFSET_AT, ">i8"))
+    physical_offsets = _column(
+        lambda self: field_of(self.data, self.starts + QUEUE_OFFSET_AT + 8, ">i8")
+    )
+    born_times_ms = _column(lambda self: self._heads["born_time_ms"])
+    store_times_ms = _column(lambda self: field_of(self.data, self.store_time_at, ">i8"))
+    body_crcs = _column(lambda self: self._heads["body_crc"])
+    flags = _column(lambda self: self._heads["flag"])
+    reconsume_times = _column(lambda self: field_of(self.data, self.body_starts - 16, ">i4"))
 
-    @cached_property
-    def queue_offsets(self) -> Int64Array:
-        return field_of(self.data, self.starts + QUEUE_OFFSET_AT, ">i8").astype(np.int64)
-
-    @cached_property
-    def physical_offsets(self) -> Int64Array:
-        return field_of(self.data, self.starts + QUEUE_OFFSET_AT + 8, ">i8").astype(np.int64)
-
-    @cached_property
-    def born_times_ms(self) -> Int64Array:
-        return self._heads["born_time_ms"].astype(np.int64)
-
-    @cached_property
-    def store_times_ms(self) -> Int64Array:
-        return field_of(self.data, self.store_time_at, ">i8").astype(np.int64)
-
-    @cached_property
-    def body_crcs(self) -> npt.NDArray[Any]:
-        return self._heads["body_crc"]
-
-    @cached_property
-    def flags(self) -> Int64Array:
-        return self._heads["flag"].astype(np.int64)
-
-    @cached_property
-    def reconsume_times(self) -> Int64Array:
-        at = self.body_starts - 16
-        return field_of(self.data, at, ">i4").astype(np.int64)
-
-
-# ---------------------------------------------------------------- PropertyColumns
-# The properties of many records at once: where each name and value lies.
 
 _NAME_END, VALUE_END = 1, 2
 _MOST_DIGITS = 9
@@ -287,6 +262,8 @@ class Found(NamedTuple):
 
 
 class PropertyColumns:
+    """The properties of many records at once: where each name and value lies."""
+
     def __init__(self, columns: RecordColumns) -> None:
         """`columns` have the shape of records."""
         # An end that may be missing after the last value is always added, and then seen twice.
@@ -299,9 +276,7 @@ class PropertyColumns:
         self.data[stops - 1] = VALUE_END
         value_ends = np.flatnonzero(self.data == VALUE_END)
         self.property_rows: Int64Array = np.searchsorted(stops, value_ends, side="right")
-        starts = np.empty_like(value_ends)
-        starts[:1] = 0
-        starts[1:] = value_ends[:-1] + 1
+        starts = np.append(0, value_ends + 1)[:-1]
         # The first 0x01 after where a property begins ends its name; a property without is none.
         name_ends = np.append(np.flatnonzero(self.data == _NAME_END), len(self.data))
         name_stops = name_ends[np.searchsorted(name_ends, starts)]
@@ -354,26 +329,18 @@ class PropertyColumns:
         if not len(found.rows):
             return found
         pieces, begins = gather(self.data, found.starts, found.sizes)
-        is_space: npt.NDArray[np.bool_] = pieces == ord(" ")
-        is_first = np.zeros(len(pieces) + 1, bool)
-        is_first[begins] = True
-        before = np.empty(len(pieces), bool)
-        before[:1] = True
-        before[1:] = is_space[:-1]
-        before |= is_first[:-1]
-        starts = np.flatnonzero(before & ~is_space)
-        after = np.empty(len(pieces), bool)
-        after[-1:] = True
-        after[:-1] = is_space[1:]
-        after |= is_first[1:]
-        stops = np.flatnonzero(after & ~is_space) + 1
+        is_word: npt.NDArray[np.bool_] = pieces != ord(" ")
+        is_edge = np.zeros(len(pieces) + 1, bool)
+        is_edge[begins] = is_edge[-1] = True
+        may_begin, may_end = is_edge[:-1].copy(), is_edge[1:].copy()
+        may_begin[1:] |= ~is_word[:-1]
+        may_end[:-1] |= ~is_word[1:]
+        starts = np.flatnonzero(is_word & may_begin)
+        stops = np.flatnonzero(is_word & may_end) + 1
         owner = np.repeat(np.arange(len(found.rows)), found.sizes)[starts]
         shift = (found.starts - begins)[owner]
         return Found(found.rows[owner], starts + shift, stops - starts)
 
-
-# ---------------------------------------------------------------- RecordBatch
-# Many records in one buffer, the unit of everything that moves in a message store.
 
 _COMMITTED_TRANSACTION = 0x8
 _ROLLED_BACK = 0xC
@@ -553,6 +520,11 @@ class RecordBatch:
         shown: npt.NDArray[np.bool_] = (kind == 0) | (kind == _COMMITTED_TRANSACTION)
         return shown
 
+    @property
+    def shown(self) -> RecordBatch:
+        """Those of them that a queue shows."""
+        return self if self.in_queue.all() else self.select(np.flatnonzero(self.in_queue))
+
     def _values_of_one(self, name: str) -> list[str]:
         """Of that property of the only record."""
         assert self.lone is not None, "several, or none"
@@ -591,10 +563,9 @@ class RecordBatch:
         starts = np.concatenate([unique.starts, words.starts])
         sizes = np.concatenate([unique.sizes, words.sizes])
         keep = (columns.sys_flag[rows] & TRANSACTION_BITS) != _ROLLED_BACK
-        keep &= sizes > 0
-        rows, starts, sizes = rows[keep], starts[keep], sizes[keep]
-        order = np.argsort(rows, kind="stable")
-        rows, starts, sizes = rows[order], starts[order], sizes[order]
+        kept = np.flatnonzero(keep & (sizes > 0))
+        kept = kept[np.argsort(rows[kept], kind="stable")]
+        rows, starts, sizes = rows[kept], starts[kept], sizes[kept]
         # hash(topic#key) = hash(topic#) * 31^units(key) + hash(key), modulo 2^32.
         of_topic = np.zeros(len(self), np.int64)
         for queue, records in self.queues:
@@ -602,8 +573,7 @@ class RecordBatch:
         units = utf16_units(properties.data, starts, sizes)
         shifted = of_topic[rows].astype(np.uint32) * powers_of_31(int(units.max(initial=0)) + 1)[units]
         hashes = (shifted + java_hashes(properties.data, starts, sizes).astype(np.uint32)).view(np.int32)
-        hashes = hashes.astype(np.int64)
-        hashes = np.abs(hashes)
+        hashes = np.abs(hashes.astype(np.int64))
         hashes[hashes == 1 << 31] = 0
         return IndexKeys(rows, hashes)
 
@@ -624,16 +594,15 @@ class RecordBatch:
 
     def joined(self) -> RecordBatch:
         """The same records without gaps, in a buffer of their own."""
-        buffer = self.buffer
-        stops = (self.starts + self.sizes).tolist()
-        pieces = [buffer[a:b] for a, b in zip(self.starts.tolist(), stops, strict=True)]
-        return RecordBatch.contiguous(bytearray().join(pieces), self.sizes)
+        return RecordBatch.contiguous(bytearray().join(self._pieces()), self.sizes)
+
+    def _pieces(self) -> list[memoryview]:
+        buffer, stops = self.buffer, (self.starts + self.sizes).tolist()
+        return [buffer[a:b] for a, b in zip(self.starts.tolist(), stops, strict=True)]
 
     def messages(self) -> list[StoredMessage]:
         """For applications: an object each."""
-        buffer = self.buffer
-        stops = (self.starts + self.sizes).tolist()
-        return [decode_record(buffer[a:b]) for a, b in zip(self.starts.tolist(), stops, strict=True)]
+        return [decode_record(piece) for piece in self._pieces()]
 
 
 # ----------------------------------------------------------------
@@ -665,10 +634,10 @@ class Scan(NamedTuple):
     """With BYTES: of the next record, as far as that is known."""
 
 
-def scan_records(data: Buffer, at: int = 0) -> Scan:
+def scan_records(data: Buffer) -> Scan:
     """Only sizes and magic codes are looked at."""
     view = memoryview(data)
-    end = len(view)
+    at, end = 0, len(view)
     starts: list[Int64Array] = []
     sizes: list[Int64Array] = []
     loose: list[int] = []
@@ -734,14 +703,8 @@ def moved_records(
     """Copies: of record i to the (topic, queue) `targets[target_of[i]]`, without properties of the names
     `without`. Bodies, keys, born times and hosts, flags and counts of consumption stay."""
     columns = records.columns
-    names = [topic.encode() for topic, _ in targets]
-    is_wide = np.array([len(name) > NARROW_TOPIC_BYTES for name in names], bool)
-    # Topics as they stand in a record, with their length before them.
-    topics = [
-        len(name).to_bytes(2 if wide else 1, "big") + name
-        for name, wide in zip(names, is_wide.tolist(), strict=True)
-    ]
-    topic_bytes = np.array([len(topic) for topic in topics], np.int64)
+    fields = [topic_field(topic.encode()) for topic, _ in targets]
+    topic_bytes = np.array([len(topic) for _, topic in fields], np.int64)
     topic_starts = np.cumsum(topic_bytes) - topic_bytes
     kept, kept_bytes = _properties(records, without)
 
@@ -753,14 +716,14 @@ def moved_records(
 
     head = np.empty((len(records), 4), ">u4")
     head[:, 0] = sizes
-    head[:, 1] = np.where(is_wide, MAGIC_WIDE_TOPIC, MAGIC)[target_of]
+    head[:, 1] = np.array([magic for magic, _ in fields], np.int64)[target_of]
     head[:, 2] = columns.body_crcs
     head[:, 3] = np.array([queue_id for _, queue_id in targets], np.int64)[target_of]
     put_bytes(out, starts, head.view(np.uint8))
     at = starts + _BYTES_TO_QUEUE
     _lay(out, at, middle_bytes, gather(records.data, middle_starts, middle_bytes)[0])
     at = at + middle_bytes
-    all_topics = np.frombuffer(b"".join(topics), np.uint8)
+    all_topics = np.frombuffer(b"".join(topic for _, topic in fields), np.uint8)
     wanted = topic_bytes[target_of]
     _lay(out, at, wanted, gather(all_topics, topic_starts[target_of], wanted)[0])
     at = at + wanted

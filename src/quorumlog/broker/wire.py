@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -143,28 +145,6 @@ class SessionSendResponse(ClientMessage, frozen=True, kw_only=True, tag=98):
     positions: bytes
     store_time_ms: Int
     store_host: bytes = b""
-
-
-AnyGroupRequest = (
-    TopicRouteRequest
-    | GroupCommandRequest
-    | GroupQuestionRequest
-    | GroupHeartbeatRequest
-    | LeaveRequest
-    | CommitRequest
-    | OpenSessionRequest
-    | SessionSendRequest
-)
-
-AnyGroupMessage = (
-    AnyGroupRequest
-    | TopicRouteResponse
-    | GroupAnswer
-    | AssignmentResponse
-    | DoneResponse
-    | OpenSessionResponse
-    | SessionSendResponse
-)
 
 
 # ----------------------------------------------------------------
@@ -468,51 +448,6 @@ class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
     problem: Text
 
 
-AnyBrokerRequest = (
-    Hello
-    | ChallengeResponse
-    | EarlierHello
-    | SendRequest
-    | PullRequest
-    | QueryRequest
-    | ViewRequest
-    | QueuesRequest
-    | OffsetAtRequest
-    | BrokerStatusRequest
-    | ReplicaRequest
-    | FailoverRequest
-    | RoleRequest
-    | OldLogRequest
-    | ChangeUsersRequest
-    | UsersRequest
-    | AnyGroupRequest
-)
-"""A client's request."""
-
-AnyBrokerMessage = (
-    AnyBrokerRequest
-    | Greeting
-    | EarlierHelloResponse
-    | SendResponse
-    | PullResponse
-    | RecordsResponse
-    | QueueRow
-    | QueuesResponse
-    | OffsetResponse
-    | BrokerStatusResponse
-    | ErrorResponse
-    | PeerRow
-    | TailRow
-    | ReplicaResponse
-    | FailoverResponse
-    | RoleResponse
-    | RoleNotice
-    | OldLogResponse
-    | ChangeUsersResponse
-    | UsersResponse
-    | AnyGroupMessage
-)
-
 RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     SendRequest: SendResponse,
     PullRequest: PullResponse,
@@ -536,14 +471,22 @@ RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     OpenSessionRequest: OpenSessionResponse,
     SessionSendRequest: SessionSendResponse,
 }
+_REQUESTS = (Hello, ChallengeResponse, EarlierHello, *RESPONSE_OF)
+_ANSWERS = (Greeting, EarlierHelloResponse, ErrorResponse, RoleNotice, *RESPONSE_OF.values())
+
+if TYPE_CHECKING:
+    AnyBrokerRequest = ClientMessage
+    AnyBrokerMessage = ClientMessage
+else:
+    AnyBrokerRequest = reduce(or_, _REQUESTS)
+    """A client's request."""
+    AnyBrokerMessage = reduce(or_, (*_REQUESTS, *_ANSWERS))
 
 
 # ---------------------------------------------------------------- Frames with a broker's messages
 
 GROUP = "broker"
-_DECODER: msgspec.msgpack.Decoder[tuple[str, AnyBrokerMessage]] = msgspec.msgpack.Decoder(
-    tuple[str, AnyBrokerMessage]
-)
+_DECODER: Any = msgspec.msgpack.Decoder(tuple[str, AnyBrokerMessage])
 _OF_CLIENT: Any = msgspec.msgpack.Decoder(tuple[str, AnyBrokerRequest])
 FROM_CLIENT_BYTES = MIB + GREETING_BYTES
 """Of the control part of a client's request, without the records: a command of topics and groups has the
@@ -561,10 +504,6 @@ def broker_request_decoder() -> FrameDecoder:
     return FrameDecoder(
         control=_OF_CLIENT, greeting_bytes=GREETING_BYTES, control_limit_bytes=FROM_CLIENT_BYTES
     )
-
-
-def message_of(frame: Frame) -> AnyBrokerMessage:
-    return cast(AnyBrokerMessage, frame.message)
 
 
 def records_of(frame: Frame) -> RecordBatch:

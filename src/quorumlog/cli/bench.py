@@ -4,7 +4,7 @@ sync."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,25 +17,15 @@ from quorumlog.cli.options import (
     LogServers,
     Servers,
     TlsOfClients,
-    speaking_tls,
+    option,
     timeout_ms_of,
 )
 from quorumlog.cli.output import err, is_json, out, tell, tell_each
 from quorumlog.errors import ConfigError
 
-if TYPE_CHECKING:
-    from quorumlog.bench.closed_loop import Result
-
-
 LOADS = (
-    "one-writer",
-    "64-writers",
-    "256-writers",
-    "concurrent-appends",
-    "batches",
-    "small-records",
-    "sequential-read",
-    "random-get",
+    *("one-writer", "64-writers", "256-writers", "concurrent-appends", "batches", "small-records"),
+    *("sequential-read", "random-get"),
 )
 """Names in `quorumlog.bench`, known without loading it."""
 
@@ -50,19 +40,17 @@ def bench(
     context: typer.Context,
     servers: Servers = "",
     group: Group = DEFAULT_GROUP,
-    seconds: Annotated[float, typer.Option(help="Seconds per load.", min=0.1, metavar="S")] = 5.0,
+    seconds: Annotated[float, option("Seconds per load.", "S", min=0.1)] = 5.0,
     workload: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"Measure this load only; may be repeated. One of {', '.join(LOADS)}.", metavar="NAME"
-        ),
+        option(f"Measure this load only; may be repeated. One of {', '.join(LOADS)}.", "NAME"),
     ] = None,
     raw_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Measure the raw disk in this directory, which should be on the members' disk."
+        option(
+            "Measure the raw disk in this directory, which should be on the members' disk."
             " [default: the current directory if the members run on this machine]",
-            metavar="DIR",
+            "DIR",
         ),
     ] = None,
     *,
@@ -87,7 +75,7 @@ def bench(
 
     at = LogServers(servers, DEAD_AFTER_S, group)
     loads = chosen(workload, LOADS_BY_NAME)
-    context.with_resource(speaking_tls(**tls))
+    context.with_resource(tls.speaking())
     with at.connected(timeout_ms=timeout_ms_of(TIMEOUT_S)) as log:
         addresses = [row.address for row in log.status() if row.reachable]
     pids = listening_processes(addresses)
@@ -98,7 +86,10 @@ def bench(
         machine = machine_of(scratch)
         tell({"machine": machine.row()}, lambda: None)
         running = RunningGroup(servers, group, pids)
-        found = [_shown(each) for each in run_loads(loads, running, seconds, scratch, progress.update)]
+        found = []
+        for each in run_loads(loads, running, seconds, scratch, progress.update):
+            tell(each.row(), lambda: None)
+            found.append(each)
     if not is_json():
         console = out()
         console.print(machine.describe())
@@ -107,17 +98,12 @@ def bench(
             console.print(line)
 
 
-def _shown(measured: Result) -> Result:
-    tell(measured.row(), lambda: None)
-    return measured
-
-
 @bench_app.command()
 def flush(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Measure the disk of this directory.", metavar="DIR")
+        Path, option("Measure the disk of this directory.", "DIR", name="--dir")
     ] = Path(),
-    rounds: Annotated[int, typer.Option(help="Syncs per method and size.", min=1, max=MAX_ROUNDS)] = 200,
+    rounds: Annotated[int, option("Syncs per method and size.", min=1, max=MAX_ROUNDS)] = 200,
 ) -> None:
     """Measure the cost of a sync on this disk, for each flush method; needs no running group.
 

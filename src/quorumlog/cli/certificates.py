@@ -6,11 +6,11 @@ DIR/ca.crt  ca.key      member-n0.crt  member-n0.key      user-alice.crt  user-a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumlog.config import check_name
 from quorumlog.errors import ConfigError, the_extra
@@ -48,12 +48,12 @@ def init(directory: Path, cluster: str, days: int = CA_DAYS) -> Pair:
             x509.NameAttribute(NameOID.COMMON_NAME, f"quorumlog CA {cluster}"[:_LONGEST_CN]),
         ]
     )
-    builder = _builder(name, key.public_key(), days).issuer_name(name)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(is_ca=True), critical=True)
-    own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    builder = builder.add_extension(own_id, critical=False)
-    _write(pair, builder.sign(key, hashes.SHA256()), key)
+    extensions = [
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_usage(is_ca=True), True),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+    ]
+    _write(pair, _signed(name, key.public_key(), name, key, days, extensions), key)
     return pair
 
 
@@ -85,12 +85,13 @@ def renew(directory: Path, cert: Path, days: int = LEAF_DAYS) -> None:
     ca, ca_key = _authority(directory)
     if old.issuer != ca.subject:
         raise ConfigError(f"{cert} is not of the cluster of {directory / 'ca.crt'}")
-    builder = _builder(old.subject, old.public_key(), days).issuer_name(ca.subject)
-    for extension in old.extensions:
-        if not isinstance(extension.value, x509.AuthorityKeyIdentifier):
-            builder = builder.add_extension(extension.value, extension.critical)
-    builder = builder.add_extension(_signer(ca_key), critical=False)
-    new = builder.sign(ca_key, hashes.SHA256())
+    kept = [
+        (each.value, each.critical)
+        for each in old.extensions
+        if not isinstance(each.value, x509.AuthorityKeyIdentifier)
+    ]
+    kept.append((_signer(ca_key), False))
+    new = _signed(old.subject, old.public_key(), ca.subject, ca_key, days, kept)
     _replace(cert, new.public_bytes(serialization.Encoding.PEM))
 
 
@@ -119,34 +120,42 @@ def _issue(
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if kind == MEMBER:
         usages.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
-    builder = (
-        _builder(subject, key.public_key(), days, starts)
-        .issuer_name(ca.subject)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri), *hosts]), critical=False
-        )
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(_usage(is_ca=False), critical=True)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(_signer(ca_key), critical=False)
-    )
-    _write(pair, builder.sign(ca_key, hashes.SHA256()), key)
+    extensions = [
+        (x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri), *hosts]), False),
+        (x509.ExtendedKeyUsage(usages), False),
+        (_usage(is_ca=False), True),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        (_signer(ca_key), False),
+    ]
+    new = _signed(subject, key.public_key(), ca.subject, ca_key, days, extensions, starts)
+    _write(pair, new, key)
     return pair
 
 
-def _builder(
-    subject: x509.Name, public_key: object, days: int, starts: datetime | None = None
-) -> x509.CertificateBuilder:
+def _signed(
+    subject: x509.Name,
+    public_key: Any,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    days: int,
+    extensions: Iterable[tuple[x509.ExtensionType, bool]],
+    starts: datetime | None = None,
+) -> x509.Certificate:
+    """`extensions`: each with whether it is critical."""
     starts = starts or datetime.now(UTC)
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .public_key(public_key)  # type: ignore[arg-type]
+        .issuer_name(issuer)
+        .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(starts - _EARLIER)
         .not_valid_after(starts + timedelta(days=days))
     )
+    for extension, is_critical in extensions:
+        builder = builder.add_extension(extension, is_critical)
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 def _signer(ca_key: ec.EllipticCurvePrivateKey) -> x509.AuthorityKeyIdentifier:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Directory, check_directory
+from quorumlog.cli.options import Directory, argument, check_directory, option
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, is_json, note, out, print_table, say, tell
 from quorumlog.errors import ConfigError, DirectoryDamaged
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 def inspect(
     directory: Directory,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Do not read every entry; most damage stays unseen.")
-    ] = False,
+    quick: Annotated[bool, option("Do not read every entry; most damage stays unseen.")] = False,
 ) -> None:
     """Show segments, index ranges, terms, hard state, checkpoint, damage and pending repairs.
 
@@ -41,13 +39,13 @@ def inspect(
     path = check_directory(directory)
     with entry_progress(path) as progress:
         found = inspect_directory(OsDisk(), path, verify_entries=not quick, progress=progress)
-    tell(found.to_json(), lambda: _show(found, quick=quick))
 
+    def show() -> None:
+        _print_facts(found)
+        _print_segments(found)
+        _print_damage(found, quick=quick)
 
-def _show(found: Inspection, *, quick: bool) -> None:
-    _print_facts(found)
-    _print_segments(found)
-    _print_damage(found, quick=quick)
+    tell(found.to_json(), show)
 
 
 def _print_facts(found: Inspection) -> None:
@@ -116,20 +114,14 @@ def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
 def _print_segments(found: Inspection) -> None:
     if not found.segments:
         return
+    rows = [
+        (each.file, each.first_index, each.last_index, each.first_term, each.last_term, each.bytes_used)
+        for each in found.segments
+    ]
     say("")
     print_table(
         "segment, first index #, last index #, first term #, last term #, bytes used #",
-        [
-            (
-                segment.file,
-                segment.first_index,
-                segment.last_index,
-                segment.first_term,
-                "?" if segment.last_term < 0 else segment.last_term,
-                segment.bytes_used,
-            )
-            for segment in found.segments
-        ],
+        [(*row[:4], "?" if row[4] < 0 else row[4], row[5]) for row in rows],
     )
 
 
@@ -150,9 +142,7 @@ def _print_damage(found: Inspection, *, quick: bool) -> None:
 def verify(
     directories: Annotated[
         list[Path],
-        typer.Argument(
-            help="Data directories of stopped members; several are compared.", metavar="DIR [DIR ...]"
-        ),
+        argument("Data directories of stopped members; several are compared.", "DIR [DIR ...]"),
     ],
 ) -> None:
     """Check structure, CRC and chain of every entry; of several directories also that they agree.
@@ -263,23 +253,18 @@ def _agreement(results: list[Verification]) -> str:
 
 def recover(
     directories: Annotated[
-        list[Path],
-        typer.Argument(help="Data directories of the remaining members, all stopped.", metavar="DIR..."),
+        list[Path], argument("Data directories of the remaining members, all stopped.", "DIR...")
     ],
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Do it; without this option the plan is only shown.")
-    ] = False,
+    unsafe: Annotated[bool, option("Do it; without this option the plan is only shown.")] = False,
     yes: Annotated[
         str | None,
-        typer.Option(
-            "--yes-i-know",
-            help="Confirm with the name of the cluster (its group) instead of at a prompt.",
-            metavar="NAME",
+        option(
+            "Confirm with the name of the cluster (its group) instead of at a prompt.",
+            "NAME",
+            name="--yes-i-know",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, option("Show what would be done; change nothing.")] = False,
 ) -> None:
     """Make a new cluster of one voter from the rest of a cluster that has lost its majority for good.
 
@@ -302,33 +287,27 @@ def recover(
             raise ConfigError("nothing was changed; --unsafe does it, and --dry-run only shows it")
         return
     if yes is None:
-        _ask(plan)
+        note(
+            "Entries that cannot be read here are given up for good, and no member of the old cluster"
+            " can join."
+        )
+        typed = typer.prompt(f"The name of the cluster, to recover {plan.best.directory}", err=True)
+        if typed != plan.group:
+            raise ConfigError(f"{typed} is not the name of this cluster; nothing was changed")
     recovered = recover_cluster(plan)
     tell(_row(plan, recovered), lambda: _print_recovered(plan, recovered))
-
-
-def _ask(plan: RecoveryPlan) -> None:
-    note(
-        "Entries that cannot be read here are given up for good, and no member of the old"
-        " cluster can join."
-    )
-    typed = typer.prompt(f"The name of the cluster, to recover {plan.best.directory}", err=True)
-    if typed != plan.group:
-        raise ConfigError(f"{typed} is not the name of this cluster; nothing was changed")
 
 
 def _row(plan: RecoveryPlan, recovered: Recovered | None = None) -> dict[str, object]:
     import msgspec
 
-    row = msgspec.to_builtins(plan)
-    row["uncertain"] = plan.uncertain
-    row["lost"] = plan.lost
-    row["may_miss_from_index"] = plan.committed_index + 1 if plan.is_needed else None
-    row["recovered"] = None if recovered is None else msgspec.to_builtins(recovered)
-    return dict(row)
-
-
-# ---------------------------------------------------------------- in sentences
+    return {
+        **msgspec.to_builtins(plan),
+        "uncertain": plan.uncertain,
+        "lost": plan.lost,
+        "may_miss_from_index": plan.committed_index + 1 if plan.is_needed else None,
+        "recovered": msgspec.to_builtins(recovered),
+    }
 
 
 def _print_plan(plan: RecoveryPlan) -> None:
@@ -344,7 +323,10 @@ def _print_plan(plan: RecoveryPlan) -> None:
             " replace lost members with quorumlog member"
         )
         return
-    say(f"voters of group {plan.group}: {voters}; not here: {_lost(plan)}")
+    forgetful = {each.member_id for each in plan.survivors}
+    words = {True: " (this directory does not vote)", False: ""}
+    missing = ", ".join(f"{v.member_id}{words[v.member_id in forgetful]}" for v in plan.missing)
+    say(f"voters of group {plan.group}: {voters}; not here: {missing}")
     say(f"the best log: that of {plan.best.member_id}, in {plan.best.directory}")
     if plan.uncertain is None:
         say("every entry that would be kept is known to have been committed")
@@ -365,16 +347,6 @@ def _log_of(survivor: Survivor) -> str:
     return (
         f"entries {survivor.first_index} to {survivor.last_index}, the last of term"
         f" {survivor.last_term}; known to be committed: up to {survivor.committed_index}"
-    )
-
-
-def _lost(plan: RecoveryPlan) -> str:
-    forgetful = {each.member_id for each in plan.survivors}
-    return ", ".join(
-        f"{voter.member_id} (this directory does not vote)"
-        if voter.member_id in forgetful
-        else voter.member_id
-        for voter in plan.missing
     )
 
 

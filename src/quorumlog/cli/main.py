@@ -75,31 +75,30 @@ app.command(
 )(status)
 app.command(rich_help_panel=USE)(transfer)
 app.command(rich_help_panel=RUN)(reload)
-app.add_typer(readers_app, name="readers", rich_help_panel=USE)
-app.add_typer(why_app, name="why", rich_help_panel=USE)
-app.add_typer(producers_app, name="producers", rich_help_panel=USE)
-app.add_typer(member_app, name="member", rich_help_panel=USE)
-app.add_typer(clock_app, name="clock", rich_help_panel=USE)
-app.add_typer(upgrade_app, name="upgrade", rich_help_panel=USE)
-app.add_typer(machine_app, name="machine", rich_help_panel=USE)
-app.add_typer(user_app, name="user", rich_help_panel=USE)
-app.add_typer(role_app, name="role", rich_help_panel=USE)
+for name, group in (
+    ("readers", readers_app),
+    ("why", why_app),
+    ("producers", producers_app),
+    ("member", member_app),
+    ("clock", clock_app),
+    ("upgrade", upgrade_app),
+    ("machine", machine_app),
+    ("user", user_app),
+    ("role", role_app),
+):
+    app.add_typer(group, name=name, rich_help_panel=USE)
 app.command(rich_help_panel=USE)(grant)
 app.command(rich_help_panel=USE)(revoke)
 app.command("who-can", rich_help_panel=USE)(who_can)
-app.add_typer(ca_app, name="ca", rich_help_panel=USE)
-app.add_typer(kafka_app, name="kafka", rich_help_panel=USE)
-app.add_typer(kv_app, name="kv", rich_help_panel=USE)
-app.add_typer(bench_app, name="bench", rich_help_panel=USE)
+for name, group in (("ca", ca_app), ("kafka", kafka_app), ("kv", kv_app), ("bench", bench_app)):
+    app.add_typer(group, name=name, rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)
 app.command(rich_help_panel=CARRY, timeout_s=30.0)(export)
 app.command("import", rich_help_panel=CARRY, timeout_s=30.0)(import_file)
 app.command(rich_help_panel=CARRY, timeout_s=30.0)(backup)
 app.command(rich_help_panel=CARRY)(restore)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=CARRY)
-app.command(rich_help_panel=LOOK)(inspect)
-app.command(rich_help_panel=LOOK)(verify)
-app.command(rich_help_panel=LOOK)(recover)
+app.commands(inspect, verify, recover, rich_help_panel=LOOK)
 
 
 def main() -> None:

@@ -11,11 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
@@ -35,6 +44,7 @@ DEFAULT_GROUP = "default"
 """That of `quorumlog.config`, which loads for longer than the help of a command."""
 DEFAULT_BROKER = "127.0.0.1:10911"
 TIMEOUT_S = 10.0
+_EMPTY, _KEYWORD = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 DEAD_AFTER_S = 3.0
 ASK_AGAIN_S = 0.25
 """Between two questions: a refused connection answers at once."""
@@ -42,13 +52,20 @@ SERVERS_VARIABLE = "QUORUMLOG_SERVERS"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def servers_option(text: str, old_variable: str = "", **options: Any) -> Any:
+def option(text: str, metavar: str | None = None, *, name: str = "", **more: Any) -> Any:
+    """`text`: its help. `name`: with its dashes; empty: the parameter's."""
+    return typer.Option(*([name] if name else []), help=text, metavar=metavar, **more)
+
+
+def argument(text: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Argument(help=text, metavar=metavar, **more)
+
+
+def servers_option(text: str, old_variable: str = "") -> Any:
     """`old_variable`: of the environment, in releases before; it is of this product alone, and so it
     wins."""
     variables = [each for each in (old_variable, SERVERS_VARIABLE) if each]
-    return typer.Option(
-        "--servers", help=text, envvar=variables, show_envvar=not old_variable, metavar="LIST", **options
-    )
+    return option(text, "LIST", name="--servers", envvar=variables, show_envvar=not old_variable)
 
 
 Servers = Annotated[
@@ -67,11 +84,8 @@ def _group(name: str | None) -> str | None:
     return name
 
 
-Group = Annotated[
-    str, typer.Option("--group", help="Name of the replicated log.", metavar="NAME", callback=_group)
-]
+Group = Annotated[str, option("Name of the replicated log.", "NAME", callback=_group)]
 WITHOUT_ANSWER = "Give up after this many seconds without an answer."
-Timeout = Annotated[float, typer.Option("--timeout", help=WITHOUT_ANSWER, min=0.1)]
 
 
 def named_path(text: str) -> Path:
@@ -90,31 +104,39 @@ def timeout_ms_of(timeout_s: float) -> int:
     return int(timeout_s * 1000)
 
 
-Options = dict[str, tuple[Any, Any]]
-"""By name: the annotation, and the default."""
+class Shared:
+    """A parameter of a command that is annotated with a subclass, a dataclass, stands for its fields
+    that are annotated with options."""
+
+    @classmethod
+    def options(cls) -> dict[str, tuple[Any, Any]]:
+        """By name: the annotation, and the default."""
+        hints, given = get_type_hints(cls, include_extras=True), fields(cls)  # type: ignore[arg-type]
+        return {
+            each.name: (hints[each.name], _EMPTY if each.default is MISSING else each.default)
+            for each in given
+            if get_origin(hints[each.name]) is Annotated
+        }
+
+    @classmethod
+    def of(cls, context: typer.Context, **values: Any) -> Any:
+        return cls(**values)
 
 
 @dataclass(frozen=True)
-class _At:
-    """The servers of a product that a command asks. A parameter of a command that is annotated with one
-    of these stands for its options: --servers, --group where there are groups, and --timeout."""
+class _At(Shared):
+    """The servers of a product that a command asks: --servers, --group where there are groups, and
+    --timeout. Raises ConfigError."""
 
     servers: str
     timeout: float
-    group: str = DEFAULT_GROUP
 
-    options: ClassVar[Options] = {}
     old_variable: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if os.environ.get(self.old_variable) == self.servers:
             note(f"warning: {self.old_variable} is now {SERVERS_VARIABLE}; the next release drops it")
-
-    @classmethod
-    def of(cls, context: typer.Context, **values: Any) -> Any:
-        at = cls(**values)
-        at.addresses  # noqa: B018 - raises before anything is done
-        return at
+        split_servers(self.servers)
 
     @property
     def timeout_ms(self) -> int:
@@ -122,15 +144,13 @@ class _At:
 
     @property
     def addresses(self) -> list[str]:
-        """Raises ConfigError."""
         return split_servers(self.servers)
 
 
+@dataclass(frozen=True)
 class LogServers(_At):
-    options: ClassVar[Options] = {
-        "servers": (Servers, inspect.Parameter.empty),
-        "group": (Group, DEFAULT_GROUP),
-    }
+    servers: Servers
+    group: Group = DEFAULT_GROUP
 
     def client(self, **options: Any) -> LedgerClient:
         """`options`: as of `connect`."""
@@ -168,20 +188,15 @@ class UsersServers(LogServers):
             yield found
 
 
+@dataclass(frozen=True)
 class StoreServers(_At):
     old_variable = "QUORUMLOG_KV_SERVERS"
-    options: ClassVar[Options] = {
-        "servers": (
-            Annotated[
-                str,
-                servers_option(
-                    "Addresses of the members' stores, HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
-                    old_variable,
-                ),
-            ],
-            inspect.Parameter.empty,
-        )
-    }
+    servers: Annotated[
+        str,
+        servers_option(
+            "Addresses of the members' stores, HOST:PORT,... [env var: QUORUMLOG_SERVERS]", old_variable
+        ),
+    ]
 
     def connected(self) -> KeyValueClient:
         from quorumlog.kv import connect
@@ -189,21 +204,18 @@ class StoreServers(_At):
         return connect(",".join(self.addresses), timeout_ms=self.timeout_ms)
 
 
+@dataclass(frozen=True)
 class BrokerServers(_At):
     old_variable = "QUORUMLOG_BROKER"
-    options: ClassVar[Options] = {
-        "servers": (
-            Annotated[
-                str,
-                servers_option(
-                    "Address of the broker, or of several that replicate each other, HOST:PORT,...;"
-                    " the master is found. [env var: QUORUMLOG_SERVERS]",
-                    old_variable,
-                ),
-            ],
-            DEFAULT_BROKER,
-        )
-    }
+    servers: Annotated[
+        str,
+        servers_option(
+            "Address of the broker, or of several that replicate each other, HOST:PORT,...; the master"
+            " is found. [env var: QUORUMLOG_SERVERS]",
+            old_variable,
+        ),
+    ] = DEFAULT_BROKER
+    timeout: float = TIMEOUT_S
 
     def connected(self, *, only_looks: bool = False) -> BrokerClient:
         from quorumlog.broker import BrokerClient
@@ -216,15 +228,11 @@ class BrokerServers(_At):
         return BrokerAdmin(self.servers, timeout_ms=self.timeout_ms)
 
 
+@dataclass(frozen=True)
 class KafkaPorts(_At):
-    options: ClassVar[Options] = {
-        "servers": (
-            Annotated[
-                str, servers_option("The members' ports for clients of Kafka, HOST:PORT,HOST:PORT,...")
-            ],
-            inspect.Parameter.empty,
-        )
-    }
+    servers: Annotated[
+        str, servers_option("The members' ports for clients of Kafka, HOST:PORT,HOST:PORT,...")
+    ]
 
     def connected(self) -> KafkaAdmin:
         try:
@@ -237,51 +245,44 @@ class KafkaPorts(_At):
 
 OptionalServers = Annotated[
     str | None,
-    typer.Option(
-        "--servers",
-        help="Addresses of members, HOST:PORT,...; not with --path.",
+    option(
+        "Addresses of members, HOST:PORT,...; not with --path.",
+        "LIST",
+        name="--servers",
         envvar=SERVERS_VARIABLE,
-        metavar="LIST",
     ),
-]
-StoppedDirectory = Annotated[
-    Path | None, typer.Option("--path", help="Data directory of a stopped member.", metavar="DIR")
 ]
 OptionalGroup = Annotated[
     str | None,
-    typer.Option(
-        "--group",
-        help="Name of the replicated log. (default: that of the directory, or default)",
-        metavar="NAME",
+    option(
+        "Name of the replicated log. (default: that of the directory, or default)",
+        "NAME",
+        name="--group",
         callback=_group,
     ),
 ]
 ArchivePlace = Annotated[
     str | None,
-    typer.Option(
-        "--archive",
-        help="Directory of an archive, s3://BUCKET/PREFIX, or the delta: or iceberg: table that it is.",
-        metavar="DIR",
+    option(
+        "Directory of an archive, s3://BUCKET/PREFIX, or the delta: or iceberg: table that it is.",
+        "DIR",
+        name="--archive",
         parser=named_archive,
     ),
 ]
 
 
 @dataclass(frozen=True)
-class LogPlace:
+class LogPlace(Shared):
     """One log: of a running cluster, of a stopped member's directory, or in an archive."""
 
-    servers: str | None
-    path: Path | None
-    group: str | None
-    timeout: float
+    servers: OptionalServers = None
+    path: Annotated[Path | None, option("Data directory of a stopped member.", "DIR", name="--path")] = (
+        None
+    )
+    group: OptionalGroup = None
+    timeout: float = TIMEOUT_S
     archive: str | None = None
-
-    options: ClassVar[Options] = {
-        "servers": (OptionalServers, None),
-        "path": (StoppedDirectory, None),
-        "group": (OptionalGroup, None),
-    }
 
     @classmethod
     def of(cls, context: typer.Context, **values: Any) -> Any:
@@ -307,153 +308,77 @@ class LogPlace:
         return LogServers(self.servers, self.timeout, self.group or DEFAULT_GROUP)
 
 
+@dataclass(frozen=True)
 class EntriesPlace(LogPlace):
-    options: ClassVar[Options] = {**LogPlace.options, "archive": (ArchivePlace, None)}
+    archive: ArchivePlace = None
 
 
-_PATHS = (Path, Path | None, list[Path], list[Path] | None)
+@dataclass(frozen=True)
+class TlsOfClients(Shared):
+    """TLS and user of all clients of a command that asks servers."""
 
-
-def _named(annotation: Any) -> Any:
-    """An unset variable of a shell is no path."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    kind, info, *_ = get_args(annotation)
-    if kind not in _PATHS or info.parser is not None:
-        return annotation
-    info = copy(info)
-    info.parser = named_path
-    return Annotated[kind, info]
-
-
-def pem_option(name: str, text: str, variable: str | None = None) -> Any:
-    return typer.Option(name, help=text, metavar="FILE", parser=named_path, envvar=variable)
-
-
-CLIENT_TLS: Options = {
-    name: (Annotated[Path | None, pem_option(option, text, variable)], None)
-    for name, option, variable, text in (
-        ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Use TLS; trust the CAs in this file."),
-        (
-            "tls_cert",
-            "--tls-cert",
-            "QUORUMLOG_TLS_CERT",
-            "Client certificate, if servers require one.",
-        ),
-        ("tls_key", "--tls-key", "QUORUMLOG_TLS_KEY", "Its key."),
-        (
-            "password_file",
-            "--password-file",
-            "QUORUMLOG_PASSWORD_FILE",
+    tls_ca: Annotated[
+        Path | None,
+        option("Use TLS; trust the CAs in this file.", "FILE", envvar="QUORUMLOG_TLS_CA"),
+    ] = None
+    tls_cert: Annotated[
+        Path | None,
+        option("Client certificate, if servers require one.", "FILE", envvar="QUORUMLOG_TLS_CERT"),
+    ] = None
+    tls_key: Annotated[Path | None, option("Its key.", "FILE", envvar="QUORUMLOG_TLS_KEY")] = None
+    password_file: Annotated[
+        Path | None,
+        option(
             "File whose first line is the password of --user; otherwise QUORUMLOG_PASSWORD, or a"
             " prompt.",
+            "FILE",
+            envvar="QUORUMLOG_PASSWORD_FILE",
         ),
-    )
-} | {
-    "as_user": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--user", help="User name, if the servers have users.", envvar="QUORUMLOG_USER"
-            ),
-        ],
-        None,
-    )
-}
-"""Of a command that asks servers."""
+    ] = None
+    as_user: Annotated[
+        str | None,
+        option("User name, if the servers have users.", name="--user", envvar="QUORUMLOG_USER"),
+    ] = None
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Raises ConfigError."""
+        with ExitStack() as stack:
+            files = [str(each or "") for each in (self.tls_ca, self.tls_cert, self.tls_key)]
+            if any(files):
+                from quorumlog.net.tls import ClientTls, clients_use
+
+                stack.enter_context(clients_use(ClientTls(*files)))
+            user = user_of(self.as_user, self.password_file)
+            if user is not None:
+                from quorumlog.net.credentials import clients_are
+
+                stack.enter_context(clients_are(user))
+            yield
 
 
-class ClientAuth(StrEnum):
-    NONE = "none"
-    OPTIONAL = "optional"
-    REQUIRED = "required"
-
-
-KafkaAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--kafka",
-        help="Port for clients of Kafka, on this group's log (extra `kafka`).",
-        metavar="HOST:PORT",
-    ),
-]
-KafkaServers = Annotated[
-    str | None,
-    typer.Option(
-        "--kafka-servers",
-        help="Where clients reach the --kafka port of each member. (default: the same port on the host"
-        " of each)",
-        metavar="ID=HOST:PORT,...",
-    ),
-]
 AdminAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--admin",
-        help="HTTP port for health, metrics and a status page (extra `admin`).",
-        metavar="HOST:PORT",
-    ),
+    str | None, option("HTTP port for health, metrics and a status page (extra `admin`).", "HOST:PORT")
 ]
 
 
-class TlsOfClients(dict[str, Any]):
-    """Of a command that asks servers in a way of its own: for `speaking_tls`."""
+@dataclass(frozen=True)
+class TlsGiven(Shared):
+    """Of a process that serves."""
 
-    options: ClassVar[Options] = CLIENT_TLS
+    tls_cert: Annotated[Path | None, option("Own certificate, PEM.", "FILE")] = None
+    tls_key: Annotated[Path | None, option("Its key.", "FILE")] = None
+    tls_ca: Annotated[Path | None, option("The CAs whose certificates are trusted.", "FILE")] = None
+    client_auth: Annotated[
+        Literal["none", "optional", "required"] | None,
+        option("Whether clients must show a certificate. (default: none)"),
+    ] = None
 
-    @classmethod
-    def of(cls, context: typer.Context, **values: Any) -> Any:
-        return cls(values)
-
-
-class TlsGiven(dict[str, str | None]):
-    """Of a process that serves, by the names of `[tls]`."""
-
-    options: ClassVar[Options] = {
-        "tls_cert": (Annotated[Path | None, pem_option("--tls-cert", "Own certificate, PEM.")], None),
-        "tls_key": (Annotated[Path | None, pem_option("--tls-key", "Its key.")], None),
-        "tls_ca": (
-            Annotated[Path | None, pem_option("--tls-ca", "The CAs whose certificates are trusted.")],
-            None,
-        ),
-        "client_auth": (
-            Annotated[
-                ClientAuth | None,
-                typer.Option(help="Whether clients must show a certificate. (default: none)"),
-            ],
-            None,
-        ),
-    }
-
-    @classmethod
-    def of(cls, context: typer.Context, **values: Any) -> Any:
-        return cls(
-            (name.removeprefix("tls_"), None if value is None else str(value))
-            for name, value in values.items()
-        )
-
-
-@contextmanager
-def speaking_tls(
-    tls_ca: Path | None = None,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    password_file: Path | None = None,
-    as_user: str | None = None,
-) -> Iterator[None]:
-    """TLS and user of all clients of a command. Raises ConfigError."""
-    with ExitStack() as stack:
-        files = ("" if each is None else str(each) for each in (tls_ca, tls_cert, tls_key))
-        if any(named := tuple(files)):
-            from quorumlog.net.tls import ClientTls, clients_use
-
-            stack.enter_context(clients_use(ClientTls(*named)))
-        user = user_of(as_user, password_file)
-        if user is not None:
-            from quorumlog.net.credentials import clients_are
-
-            stack.enter_context(clients_are(user))
-        yield
+    @property
+    def table(self) -> dict[str, str | None]:
+        """By the names of `[tls]`."""
+        given = {each.name.removeprefix("tls_"): getattr(self, each.name) for each in fields(self)}
+        return {name: None if value is None else str(value) for name, value in given.items()}
 
 
 def user_of(name: str | None, password_file: Path | None) -> ClientUser | None:
@@ -467,6 +392,22 @@ def user_of(name: str | None, password_file: Path | None) -> ClientUser | None:
     if PASSWORD_VARIABLE in os.environ or not sys.stdin.isatty():
         return ClientUser(name)
     return ClientUser(name, typer.prompt(f"Password of {name}", hide_input=True, err=True))
+
+
+_PATHS = (Path, Path | None, list[Path], list[Path] | None)
+
+
+def _completed(name: str, annotation: Any) -> Any:
+    """A flag has no second name with `no-`, and an unset variable of a shell is no path."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, info, *_ = get_args(annotation)
+    info = copy(info)
+    if kind is bool and info.default is ...:
+        info.param_decls = (f"--{name.replace('_', '-')}",)
+    if kind in _PATHS and info.parser is None:
+        info.parser = named_path
+    return Annotated[kind, info]
 
 
 class _Command:
@@ -484,10 +425,10 @@ class _Command:
         return inspect.signature(self._function, eval_str=True)
 
     @cached_property
-    def _shared(self) -> dict[str, Any]:
+    def _shared(self) -> dict[str, type[Shared]]:
         """Of the parameters that stand for options: what they are."""
         kinds = {name: each.annotation for name, each in self._signature.parameters.items()}
-        return {n: k for n, k in kinds.items() if isinstance(k, type) and hasattr(k, "options")}
+        return {n: k for n, k in kinds.items() if isinstance(k, type) and issubclass(k, Shared)}
 
     @cached_property
     def _asks(self) -> bool:
@@ -497,37 +438,37 @@ class _Command:
     @property
     def __signature__(self) -> inspect.Signature:
         timeout_s, timeout_help = self._timeout
-        timeout = typer.Option("--timeout", help=timeout_help, min=0.1)
-        parameters: Options = {}
+        parameters: dict[str, tuple[Any, Any]] = {}
         for name, each in self._signature.parameters.items():
-            shared = self._shared.get(name)
-            parameters |= {name: (each.annotation, each.default)} if shared is None else shared.options
-        if any("group" in kind.options for kind in self._shared.values()):
-            parameters["group"] = parameters.pop("group")
+            kind = self._shared.get(name)
+            parameters |= {name: (each.annotation, each.default)} if kind is None else kind.options()
         if self._asks:
-            parameters["timeout"] = (Annotated[float, timeout], timeout_s)
-            parameters.update(CLIENT_TLS)
+            if "group" in parameters and "group" not in self._signature.parameters:
+                parameters["group"] = parameters.pop("group")
+            parameters["timeout"] = Annotated[float, option(timeout_help, min=0.1)], timeout_s
+            parameters |= TlsOfClients.options()
         if self._has_json:
             parameters["json"] = (Json, False)
         if self._shared:
-            parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
-        kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.setdefault("context", (typer.Context, _EMPTY))
         return inspect.Signature(
             [
-                inspect.Parameter(name, kind, annotation=_named(annotation), default=default)
+                inspect.Parameter(
+                    name, _KEYWORD, annotation=_completed(name, annotation), default=default
+                )
                 for name, (annotation, default) in parameters.items()
             ]
         )
 
     def __call__(self, **values: Any) -> Any:
         values.pop("json", None)  # `output` knows
-        context = values.get("context")
+        context: Any = values.get("context")
         if "context" not in self._signature.parameters:
             values.pop("context", None)
-        tls = {each: values.pop(each) for each in (CLIENT_TLS if self._asks else ())}
-        with speaking_tls(**tls):
+        tls = {each: values.pop(each) for each in (TlsOfClients.options() if self._asks else ())}
+        with TlsOfClients(**tls).speaking():
             for name, kind in self._shared.items():
-                its = (*kind.options, "timeout") if self._asks else kind.options
+                its = (*kind.options(), "timeout") if self._asks else kind.options()
                 values[name] = kind.of(context, **{each: values.pop(each) for each in its})
             return self._function(**values)
 
@@ -535,18 +476,14 @@ class _Command:
 class App(typer.Typer):
     """A group of commands."""
 
-    def __init__(self, **options: Any) -> None:
-        settings = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
-        super().__init__(**settings)
+    def __init__(self, text: str = "", example: str = "", **options: Any) -> None:
+        """`text`, `example`: its help, unless it has a callback."""
+        text = f"{text}\n\nExample: {example}" if text else ""
+        settings: Any = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None}
+        super().__init__(**{**settings, **({"help": text} if text else {}), **options})
 
     def callback(self, *, has_json: bool = False, **options: Any) -> Callable[[F], F]:
-        register = super().callback(**options)
-
-        def registered(function: F) -> F:
-            register(_Command(function, (TIMEOUT_S, WITHOUT_ANSWER), has_json))
-            return function
-
-        return registered
+        return _registering(super().callback(**options), (TIMEOUT_S, WITHOUT_ANSWER), has_json)
 
     def command(
         self,
@@ -557,90 +494,44 @@ class App(typer.Typer):
         has_json: bool = True,
         **options: Any,
     ) -> Callable[[F], F]:
-        register = super().command(name, **options)
+        return _registering(super().command(name, **options), (timeout_s, timeout_help), has_json)
 
-        def registered(function: F) -> F:
-            register(_Command(function, (timeout_s, timeout_help), has_json))
-            return function
-
-        return registered
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+    def commands(self, *functions: Callable[..., Any], **options: Any) -> None:
+        """Each by its own name; `options`: as of `command`."""
+        for each in functions:
+            self.command(**options)(each)
 
 
-class FlushMode(StrEnum):
-    SYNC = "sync"
-    ASYNC = "async"
+def _registering(
+    register: Callable[..., Any], timeout: tuple[float, str], has_json: bool
+) -> Callable[[F], F]:
+    def registered(function: F) -> F:
+        register(_Command(function, timeout, has_json))
+        return function
+
+    return registered
 
 
-class Store(StrEnum):
-    FILE = "file"
-    MEMORY = "memory"
-
-
-class LogFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
+Json = Annotated[bool, option("Print one JSON object per line.", name="--json")]
+FlushMode = Literal["sync", "async"]
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 Format = Annotated[
-    LogFormat | None,
-    typer.Option("--log-format", help="Format of the log; json: one object per line. (default: text)"),
+    LogFormat | None, option("Format of the log; json: one object per line. (default: text)")
 ]
-Level = Annotated[LogLevel, typer.Option(help="Level of the log on standard error.")]
-MemberId = Annotated[
-    str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
-]
+Level = Annotated[LogLevel, option("Level of the log on standard error.")]
+MemberId = Annotated[str | None, option("Id of this member in --members.", "ID", name="--id")]
 Members = Annotated[
     str | None,
-    typer.Option(
-        help="Every member and the address of its log: ID=HOST:PORT,... The same on all members.",
-        metavar="LIST",
-    ),
+    option("Every member and the address of its log: ID=HOST:PORT,... The same on all members.", "LIST"),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Data directory of this member.", metavar="DIR")]
-
-
-class Consistency(StrEnum):
-    READ_INDEX = "read_index"
-    COMMITTED = "committed"
-
-
-ReadConsistency = Annotated[
-    Consistency | None,
-    typer.Option(
-        "--consistency",
-        help="read_index: linearizable, from any member; committed: the committed entries that a"
-        " member knows, possibly old. Without it the leader answers.",
-    ),
-]
-MaxStaleness = Annotated[
-    float | None,
-    typer.Option("--max-staleness", help="With committed: maximum age in seconds.", min=0),
-]
-FromMember = Annotated[
-    str | None,
-    typer.Option("--from-member", help="Member to read from: its id, `leader` or `any`.", metavar="ID"),
-]
-
-
-Directory = Annotated[Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")]
-
-
+DataDir = Annotated[Path | None, option("Data directory of this member.", "DIR")]
+Directory = Annotated[Path, argument("Data directory of a stopped member.", "DIR")]
 FirstIndex = Annotated[
-    int | None, typer.Option("--from", help="First index. (default: where the log begins)", min=0)
+    int | None, option("First index. (default: where the log begins)", name="--from", min=0)
 ]
 StopIndex = Annotated[
-    int | None,
-    typer.Option("--to", help="Stop before this index. (default: the committed end)", min=0),
+    int | None, option("Stop before this index. (default: the committed end)", name="--to", min=0)
 ]
 
 
@@ -681,6 +572,26 @@ def refuse_future(since_ms: int, newest_ms: int) -> None:
         )
 
 
+def refuse_crossed(first_index: int | None, stop_index: int | None) -> None:
+    """Raises ConfigError."""
+    if first_index is not None and stop_index is not None and stop_index < first_index:
+        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
+
+
+def refuse_another_group(path: str, held: str, group: str | None) -> None:
+    """`held`: by the directory; empty in those of Java members. Raises ConfigError."""
+    if group is not None and held and group != held:
+        raise ConfigError(f"{path} is of group {held}, not {group}; change --group")
+
+
+def begin_index(log: LedgerClient) -> int:
+    """Of a served log, as its leader says it."""
+    from quorumlog.client import leader_of
+
+    leader = leader_of(log.status())
+    return max(leader.ledger_begin_index, 0) if leader is not None else 0
+
+
 def is_on_command_line(context: typer.Context, name: str) -> bool:
     """Not from the environment, where a list of servers is there for other commands."""
     source = context.get_parameter_source(name)
@@ -712,28 +623,25 @@ def duration_ms_of(text: str, option: str) -> int:
 
 
 def check_directory(directory: Path) -> str:
-    """An existing directory; raises ConfigError."""
+    """An existing directory of one member; raises ConfigError."""
     from quorumlog.store.disk import not_allowed
-
-    try:
-        _check_directory(directory)
-    except PermissionError as error:
-        raise ConfigError(not_allowed(str(directory), error)) from None
-    return str(directory)
-
-
-def _check_directory(directory: Path) -> None:
     from quorumlog.store.segments import DATA_NAME
     from quorumlog.store.state_files import MEMBER_NAME
 
-    if not directory.is_dir():
-        what = "is not a directory" if directory.exists() else "does not exist"
-        raise ConfigError(f"{directory} {what}; name the data directory of a member")
-    is_one = (directory / MEMBER_NAME).exists() or (directory / DATA_NAME).exists()
-    members = sorted([*directory.glob(f"*/{MEMBER_NAME}"), *directory.glob(f"dledger-*/{DATA_NAME}")])
+    try:
+        if not directory.is_dir():
+            what = "is not a directory" if directory.exists() else "does not exist"
+            raise ConfigError(f"{directory} {what}; name the data directory of a member")
+        is_one = (directory / MEMBER_NAME).exists() or (directory / DATA_NAME).exists()
+        members = sorted(
+            [*directory.glob(f"*/{MEMBER_NAME}"), *directory.glob(f"dledger-*/{DATA_NAME}")]
+        )
+    except PermissionError as error:
+        raise ConfigError(not_allowed(str(directory), error)) from None
     if members and not is_one:
         names = ", ".join(member.parent.name for member in members)
         raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")
+    return str(directory)
 
 
 _WILL_NOT_MEND = (

@@ -17,6 +17,7 @@ import re
 import socket
 import sys
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -149,6 +150,16 @@ def print_json(row: Any, stream: TextIO | None = None) -> None:
     stream = sys.stdout if stream is None else stream
     stream.write(f"{text}\n")
     stream.flush()
+
+
+def text_fields(name: str, data: bytes | None) -> dict[str, Any]:
+    """For --json: `name` if it is text, else `name_base64`."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(data).decode()}
 
 
 def announce(text: str) -> None:
@@ -331,7 +342,13 @@ class ReportingGroup(CommandGroup):
         # with loads for longer than the help of a command.
         self._has_options = not args or args[0] not in self.commands
         if "--install-completion" in args:
-            _refuse_without_home()
+            try:
+                Path.home()
+            except RuntimeError:
+                raise ConfigError(
+                    "--install-completion: this user has no home directory; set HOME, or use"
+                    " --show-completion"
+                ) from None
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -411,13 +428,8 @@ def _outcome(error: Exception, closed: list[str]) -> tuple[int | None, str]:
         place = "" if isinstance(error, DirectoryDamaged) else "the store failed: "
         return EXIT_STORE, f"{place}{error}"
     if isinstance(error, ProtocolViolation):
-        return (
-            EXIT_CONFIG,
-            (
-                "the server at this address does not speak quorumlog's protocol; check the address:"
-                f" {error}"
-            ),
-        )
+        why = "the server at this address does not speak quorumlog's protocol; check the address"
+        return EXIT_CONFIG, f"{why}: {error}"
     if isinstance(error, UnicodeEncodeError):
         return EXIT_CONFIG, f"{error.object!r} is not UTF-8 text; write it in UTF-8"
     if isinstance(error, OSError):
@@ -457,15 +469,6 @@ _STREAMS = (
 one. Nobody would read a failure of standard error."""
 
 
-def _refuse_without_home() -> None:
-    try:
-        Path.home()
-    except RuntimeError:
-        raise ConfigError(
-            "--install-completion: this user has no home directory; set HOME, or use --show-completion"
-        ) from None
-
-
 def describe(error: LedgerError) -> str:
     leader = f"; the leader is {error.leader_id} ({error.leader_address})" if error.leader_id else ""
     option = "; correct --servers" if isinstance(error, WrongPort) else ""
@@ -487,7 +490,8 @@ def _slip(error: Any) -> str:
         is_option = parameter.param_type_name == "option"
         name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name).strip("[]")
         message = f"{name}{value}: {message}" if message else f"{name} is missing"
-    message += _nearest(error)
+    if close := sorted(getattr(error, "possibilities", None) or ()):
+        message += f"; did you mean {' or '.join(close)}?"
     names: list[str] = []
     while context and context.parent:
         names.insert(0, context.info_name)
@@ -512,9 +516,3 @@ def _value_of(error: Any) -> str:
     found = getattr(error.__cause__, "errors", None)
     value = found()[0]["input"] if found else None
     return "" if value is None or f"'{value}'" in error.message else f" {value}"
-
-
-def _nearest(error: Any) -> str:
-    """What was probably meant."""
-    close = sorted(getattr(error, "possibilities", None) or ())
-    return f"; did you mean {' or '.join(close)}?" if close else ""

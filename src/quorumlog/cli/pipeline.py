@@ -13,6 +13,7 @@ import typer
 
 from quorumlog.cli.options import (
     DEFAULT_GROUP,
+    WITHOUT_ANSWER,
     App,
     ArchivePlace,
     EntriesPlace,
@@ -21,11 +22,11 @@ from quorumlog.cli.options import (
     OptionalGroup,
     OptionalServers,
     StopIndex,
-    Timeout,
     TlsOfClients,
+    argument,
     check_directory,
     named_archive,
-    speaking_tls,
+    option,
     split_servers,
     timeout_ms_of,
 )
@@ -36,18 +37,16 @@ if TYPE_CHECKING:
     from quorumlog.pipelines.auditing import Audit
     from quorumlog.pipelines.engine import LocalEngine
     from quorumlog.pipelines.places import Place
-    from quorumlog.pipelines.replaying import Replayed
     from quorumlog.pipelines.statistics import Statistics
     from quorumlog.spark.pipelines import SparkEngine
 
 
 Spark = Annotated[
     str,
-    typer.Option(
-        "--spark",
-        help="Run on Spark: the URL of its master, local[*], sc://HOST of a Connect server, or auto"
+    option(
+        "Run on Spark: the URL of its master, local[*], sc://HOST of a Connect server, or auto"
         " (Spark above 4 GiB). (default: threads of this process)",
-        metavar="MASTER",
+        "MASTER",
     ),
 ]
 AUTO_BYTES = 4 << 30
@@ -112,16 +111,10 @@ def need_arrow() -> None:
 
 
 KEY_FORMS = "json:PATH, arrow:COLUMN or prefix:BYTES"
-ToServers = Annotated[
-    str | None,
-    typer.Option("--to-servers", help="Addresses of the target log.", metavar="LIST"),
-]
-ToGroup = Annotated[
-    str, typer.Option("--to-group", help="Group name of the target log.", metavar="NAME")
-]
+ToServers = Annotated[str | None, option("Addresses of the target log.", "LIST")]
+ToGroup = Annotated[str, option("Group name of the target log.", "NAME")]
 Id = Annotated[
-    str,
-    typer.Option("--id", help="Name of this replay; a repetition with the same name continues it."),
+    str, option("Name of this replay; a repetition with the same name continues it.", name="--id")
 ]
 
 
@@ -129,8 +122,8 @@ def stats(
     at: EntriesPlace,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
-    key: Annotated[str, typer.Option(help=f"Count by key: {KEY_FORMS}.", metavar="KEY")] = "",
-    top: Annotated[int, typer.Option(help="Number of keys to show.", min=1, max=10_000)] = 10,
+    key: Annotated[str, option(f"Count by key: {KEY_FORMS}.", "KEY")] = "",
+    top: Annotated[int, option("Number of keys to show.", min=1, max=10_000)] = 10,
     spark: Spark = "",
 ) -> None:
     """Count entries and bytes by minute, term and size, and by key with --key.
@@ -192,18 +185,11 @@ def replay(
     run_id: Id = "",
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
-    only: Annotated[
-        str, typer.Option(help="Only bodies with contains:TEXT or prefix:TEXT.", metavar="FILTER")
-    ] = "",
+    only: Annotated[str, option("Only bodies with contains:TEXT or prefix:TEXT.", "FILTER")] = "",
     again: Annotated[
-        bool,
-        typer.Option(
-            "--again", help="Allow the source log as the target, which then has the entries twice."
-        ),
+        bool, option("Allow the source log as the target, which then has the entries twice.")
     ] = False,
-    rate: Annotated[
-        float, typer.Option(help="Maximum entries per second; 0: no limit.", min=0, metavar="N")
-    ] = 0,
+    rate: Annotated[float, option("Maximum entries per second; 0: no limit.", "N", min=0)] = 0,
     to_group: ToGroup = DEFAULT_GROUP,
     spark: Spark = "",
 ) -> None:
@@ -217,41 +203,31 @@ def replay(
     target = _target(to_servers, to_group, at.timeout)
     if spark and rate:
         raise ConfigError("--rate limits one process; leave it out, or leave out --spark")
+    from quorumlog.pipelines.engine import LocalEngine
+
     with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
-        options = {
+        options: Any = {
             "first_index": first_index,
             "stop_index": stop_index,
             "again": again,
             "report": report,
         }
-        done = _replayed(engine, source, target, run_id, only, rate, options)
+        if isinstance(engine, LocalEngine):
+            from quorumlog.pipelines.replaying import filter_of
+            from quorumlog.pipelines.replaying import replay as run
+
+            transform = filter_of(only) if only else None
+            done = run(source, target, run_id, transform=transform, rows_per_s=rate, **options)
+        else:
+            from quorumlog.spark.pipelines import frame_filter_of, replay_frames
+
+            of_frames = frame_filter_of(only) if only else None
+            done = replay_frames(engine, source, target, run_id, transform=of_frames, **options)
     tell(
         done,
         f"entries {done.first_index} to {done.last_index} are {done.rows} rows in {done.target},"
         f" {done.appended} of them appended now",
     )
-
-
-def _replayed(
-    engine: LocalEngine | SparkEngine,
-    source: Place,
-    target: Place,
-    run_id: str,
-    only: str,
-    rate: float,
-    options: Any,
-) -> Replayed:
-    from quorumlog.pipelines.engine import LocalEngine
-
-    if isinstance(engine, LocalEngine):
-        from quorumlog.pipelines.replaying import filter_of, replay
-
-        transform = filter_of(only) if only else None
-        return replay(source, target, run_id, transform=transform, rows_per_s=rate, **options)
-    from quorumlog.spark.pipelines import frame_filter_of, replay_frames
-
-    frame_transform = frame_filter_of(only) if only else None
-    return replay_frames(engine, source, target, run_id, transform=frame_transform, **options)
 
 
 def _target(servers: str | None, group: str, timeout: float) -> Any:
@@ -266,12 +242,9 @@ def _target(servers: str | None, group: str, timeout: float) -> Any:
 def compact(
     at: EntriesPlace,
     file: Annotated[
-        Path,
-        typer.Argument(
-            help="Parquet file to write; one of an earlier compaction is replaced.", metavar="FILE"
-        ),
+        Path, argument("Parquet file to write; one of an earlier compaction is replaced.", "FILE")
     ],
-    key: Annotated[str, typer.Option(help=f"{KEY_FORMS}.", metavar="KEY")],
+    key: Annotated[str, option(f"{KEY_FORMS}.", "KEY")],
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     to_servers: ToServers = None,
@@ -306,15 +279,10 @@ def compact(
     )
 
 
-pipeline_app = App()
-
-
-@pipeline_app.callback()
-def pipeline() -> None:
-    """Work on whole logs: archive to Parquet, audit replicas, statistics, replay, compaction.
-
-    Example: quorumlog pipeline audit --servers 127.0.0.1:20911
-    """
+pipeline_app = App(
+    "Work on whole logs: archive to Parquet, audit replicas, statistics, replay, compaction.",
+    "quorumlog pipeline audit --servers 127.0.0.1:20911",
+)
 
 
 @pipeline_app.command(timeout_s=30.0)
@@ -322,10 +290,10 @@ def archive(
     at: LogPlace,
     target: Annotated[
         str,
-        typer.Argument(
-            help="Directory of the archive (one of this log is continued), s3://BUCKET/PREFIX, delta:DIR"
+        argument(
+            "Directory of the archive (one of this log is continued), s3://BUCKET/PREFIX, delta:DIR"
             " for one that is a Delta table too, or iceberg:NAMESPACE.TABLE.",
-            metavar="TARGET",
+            "TARGET",
             parser=named_archive,
         ),
     ],
@@ -333,15 +301,10 @@ def archive(
     stop_index: StopIndex = None,
     hold: Annotated[
         str,
-        typer.Option(
-            help="Keep entries in the log until they are archived, by a reader with this NAME.",
-            metavar="NAME",
-        ),
+        option("Keep entries in the log until they are archived, by a reader with this NAME.", "NAME"),
     ] = "",
-    part_mib: Annotated[int, typer.Option(help="MiB of the log in one file.", min=1, max=1024)] = 128,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read back and check everything archived before.")
-    ] = False,
+    part_mib: Annotated[int, option("MiB of the log in one file.", min=1, max=1024)] = 128,
+    verify: Annotated[bool, option("Read back and check everything archived before.")] = False,
     spark: Spark = "",
 ) -> None:
     """Write committed entries to Parquet (zstd), checked, each once; repeat it to add new ones.
@@ -381,14 +344,12 @@ def audit(
     servers: OptionalServers = None,
     paths: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--path", help="Data directory of a stopped member; may be repeated.", metavar="DIR"
-        ),
+        option("Data directory of a stopped member; may be repeated.", "DIR", name="--path"),
     ] = None,
     archive_place: ArchivePlace = None,
     group: OptionalGroup = None,
     spark: Spark = "",
-    timeout: Timeout = 30.0,
+    timeout: Annotated[float, option(WITHOUT_ANSWER, min=0.1)] = 30.0,
     *,
     tls: TlsOfClients,
 ) -> None:
@@ -413,7 +374,7 @@ def audit(
         places.append(Place(archive=archive_place, group=name))
     if not places:
         raise ConfigError("there is nothing to audit: give --servers, --path or --archive")
-    asking = speaking_tls(**tls)
+    asking = tls.speaking()
     with asking, engine_of(spark, places) as engine, entry_progress("auditing") as report:
         found = run(places, engine=engine, report=report)
     tell(found, lambda: _show_audit(found))
@@ -440,6 +401,4 @@ def _show_audit(found: Audit) -> None:
         say("one log: every digest is right, and all places agree")
 
 
-pipeline_app.command(timeout_s=30.0)(stats)
-pipeline_app.command(timeout_s=30.0)(replay)
-pipeline_app.command(timeout_s=30.0)(compact)
+pipeline_app.commands(stats, replay, compact, timeout_s=30.0)

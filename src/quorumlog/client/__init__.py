@@ -1,10 +1,10 @@
 """Clients of a log: `connect_async` gives one for asyncio, `connect` a blocking one, generated from it.
 
-Read in this order: `operations` (each operation as requests) and `result_streams` (operations with many
-results), with `arguments` (of callers), `status_rows` (a status) and `events` (for callbacks); `reading`
-(servers and consistency of reads), `reader_operations` (named readers), `handles`, `append_streams`;
-`async_client`, which drives the room `protocol` on the loop of `net/io_loop.py`; `blocking_client` and
-`connecting`.
+Read in this order: the room `protocol`; `sending`, which drives it on the loop of `net/io_loop.py`, with
+`arguments` (of callers); `result_streams` (calls with many results), `reading` (servers and consistency
+of reads, and their results), `read_operations`, `reader_operations` (named readers), `status_rows` (a
+status) and `events` (for callbacks); `append_streams`, `handles`, `async_client` (every call),
+`blocking_client` and `connecting`.
 """
 
 from __future__ import annotations

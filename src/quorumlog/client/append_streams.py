@@ -6,19 +6,16 @@ import asyncio
 import warnings
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.appending import BatchGatherer, Item, StreamProgress
 from quorumlog.client.protocol.client_requests import Request
-from quorumlog.client.result_streams import Appending, settled
+from quorumlog.client.result_streams import Appending
+from quorumlog.client.sending import at_once
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest
 from quorumlog.net.loop_thread import LoopThread, Shell
-from quorumlog.net.system import now_ms
-
-if TYPE_CHECKING:
-    from quorumlog.client.async_client import AsyncLedgerClient
 
 
 class AsyncSource:
@@ -100,10 +97,6 @@ class AsyncSource:
             await asyncio.wait((self._task,))
 
 
-# ----------------------------------------------------------------
-# AsyncAppendStream: the receipts of one `append_stream`, for tasks.
-
-
 class AsyncAppendStream:
     """Receipts of one `append_stream`, in order; one a batch. Iterate with `async for`.
 
@@ -112,15 +105,9 @@ class AsyncAppendStream:
     stream. `progress` counts the records committed, unknown and not written.
     """
 
-    def __init__(
-        self,
-        client: AsyncLedgerClient,
-        items: Iterable[Item] | AsyncIterable[Item],
-        appending: Appending,
-    ) -> None:
+    def __init__(self, items: Iterable[Item] | AsyncIterable[Item], appending: Appending) -> None:
         self._appending = appending
         self._is_begun = False
-        self._client = client
         self._source: AsyncSource | Iterator[EntryBatch]
         if isinstance(items, AsyncIterable):
             self._source = AsyncSource(items, appending.gatherer)
@@ -143,8 +130,9 @@ class AsyncAppendStream:
             await self._fill_from(self._source)
         else:
             while self._appending.wants_batch:
-                self._client._submit(self._appending.add_batch(self._appending.next_of(self._source)))
-        receipt = await self._client._run(self._appending.next_receipt())
+                batch = self._appending.next_of(self._source)
+                self._appending.sender.submit(self._appending.add_batch(batch))
+        receipt = await self._appending.next_receipt()
         if receipt is None:
             raise StopAsyncIteration
         return receipt
@@ -164,7 +152,7 @@ class AsyncAppendStream:
                     continue
             if batch is None and source.failure is not None:
                 appending.source_failure = source.failure
-            self._client._submit(appending.add_batch(batch))
+            appending.sender.submit(appending.add_batch(batch))
 
     async def close(self) -> None:
         """Send nothing more; `progress` then counts appends in flight as unknown."""
@@ -175,7 +163,7 @@ class AsyncAppendStream:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self._client._io.cancel(self._appending.stop())
+        self._appending.stop()
         if isinstance(self._source, AsyncSource):
             await self._source.stopped()
 
@@ -191,10 +179,6 @@ class AsyncAppendStream:
         source = getattr(self, "_source", None)
         if isinstance(source, AsyncSource):
             source.stop()
-
-
-# ----------------------------------------------------------------
-# AppendStream: the receipts of one `append_stream`, for code that blocks.
 
 
 class AppendStream(Shell[AsyncAppendStream]):
@@ -221,31 +205,31 @@ class AppendStream(Shell[AsyncAppendStream]):
         return self
 
     def __next__(self) -> AppendReceipt:
-        made = self._it
-        made._is_begun = True
-        while made._appending.wants_batch:
-            requests = made._appending.add_batch(made._appending.next_of(self._batches))
+        self._it._is_begun = True
+        appending = self._made._appending
+        while appending.wants_batch:
+            requests = appending.add_batch(appending.next_of(self._batches))
             self._thread.start(self._submit(requests))
-        head = made._appending.head
+        head = appending.head
         if head is not None and head.is_done and head.error is None:
-            receipt = settled(made._appending.next_receipt())
+            receipt = at_once(appending.next_receipt())
             assert receipt is not None
             return receipt
         try:
-            receipt = self._thread.run(made._client._run(made._appending.next_receipt()))
+            receipt = self._thread.run(appending.next_receipt())
         except BadRequest:
             if not self._thread.has_ended():
                 raise
-            for request in made._appending.open_requests:
-                if not request.is_done:  # it has not left, and is refused
-                    made._client._protocol.submit(request, now_ms())
-            receipt = settled(made._appending.next_receipt())
+            appending.sender.end()
+            # What has not left is refused.
+            appending.sender.submit([each for each in appending.open_requests if not each.is_done])
+            receipt = at_once(appending.next_receipt())
         if receipt is None:
             raise StopIteration
         return receipt
 
     async def _submit(self, requests: Sequence[Request]) -> None:
-        self._made._client._submit(requests)
+        self._made._appending.sender.submit(requests)
 
     def close(self) -> None:
         """Send nothing more; `progress` then counts appends in flight as unknown."""

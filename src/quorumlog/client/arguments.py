@@ -77,14 +77,10 @@ def positive(name: str, value: SupportsIndex) -> int:
     return number
 
 
-def check_items(items: object, *, may_wait: bool) -> None:
+def check_items(items: object) -> None:
     """Of a stream: a single body would be taken for many numbers."""
-    if isinstance(items, AsyncIterable):
-        if not may_wait:
-            raise BadRequest(
-                "items is an asynchronous iterable, which needs a client of connect_async()"
-            )
-    elif isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
+    is_one = isinstance(items, (str, bytes, bytearray, memoryview))
+    if is_one or not isinstance(items, Iterable | AsyncIterable):
         kind = type(items).__name__
         raise BadRequest(f"items must be a list, or another iterable, of bodies or batches, not {kind}")
 

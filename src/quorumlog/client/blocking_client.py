@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
 from quorumlog.client.append_streams import AppendStream
-from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient
+from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient, Members
 from quorumlog.client.events import Callback, CallbackThread
 from quorumlog.client.handles import AsyncMachineHandle, AsyncNamedReader
-from quorumlog.client.operations import Members
 from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.arguments import checked_machine
-from quorumlog.client.operations import ClientOperations
+from quorumlog.client.arguments import checked_machine, whole
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.reader_operations import GivenHold, ReaderState, hold_of
+from quorumlog.client.reader_operations import GivenHold, ReaderState, hold_of, move
 from quorumlog.client.reading import AsyncResults
-from quorumlog.client.result_streams import ClientOperation
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import MoveReaderRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class AsyncOperations(Protocol):
-    """Of an `AsyncLedgerClient`."""
-
-    async def append(self, body: bytes, *, machine: str, timeout_ms: int | None) -> AppendReceipt: ...
-    async def append_batch(
-        self, bodies: Sequence[bytes] | EntryBatch, *, machine: str, timeout_ms: int | None
-    ) -> AppendReceipt: ...
-    async def ask(self, machine: str, question: bytes, *, timeout_ms: int | None) -> bytes: ...
+    from quorumlog.client.async_client import AsyncLedgerClient
 
 
 class AsyncMachineHandle:
     """A state machine of the group, as one client reaches it."""
 
-    def __init__(self, client: AsyncOperations, name: str) -> None:
+    def __init__(self, client: AsyncLedgerClient, name: str) -> None:
         self._client = client
         self.name = checked_machine(name)
 
@@ -56,25 +47,13 @@ class AsyncMachineHandle:
 # Reading does not move it: a reader that has processed entries says so, with `commit`.
 
 
-RunOperation = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]
-
-
 class AsyncNamedReader:
     """Its reads begin at `position`; their options are those of the client's."""
 
-    def __init__(
-        self,
-        name: str,
-        state: ReaderState,
-        operations: ClientOperations,
-        run: RunOperation,
-        results: Callable[..., Any],
-    ) -> None:
+    def __init__(self, client: AsyncLedgerClient, name: str, state: ReaderState) -> None:
+        self._client = client
         self.name = name
         self._state = state
-        self._operations = operations
-        self._run = run
-        self._results_of = results
 
     @property
     def position(self) -> int:
@@ -89,30 +68,6 @@ class AsyncNamedReader:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} at {self.position}>"
 
-    def _read(self, stop_index: int | None, limit: int | None, from_member: str | None) -> Any:
-        reading = self._operations.read(self.position, stop_index, limit, from_member)
-        return self._results_of(reading, "read", self.position, stop_index)
-
-    def _read_batches(self, stop_index: int | None, from_member: str | None, **sizes: int) -> Any:
-        reading = self._operations.read_batches(
-            self.position, stop_index, from_member, heads=False, **sizes
-        )
-        return self._results_of(reading, "read_batches", self.position, stop_index)
-
-    def _read_arrow(
-        self,
-        stop_index: int | None,
-        columns: Sequence[str] | None,
-        from_member: str | None,
-        **sizes: int,
-    ) -> Any:
-        reading = self._operations.read_arrow(self.position, stop_index, from_member, columns, **sizes)
-        return self._results_of(reading, "read_arrow", self.position, stop_index)
-
-    def _tail(self, timeout_ms: int | None, from_member: str | None) -> Any:
-        tail = self._operations.tail(self.position, from_member, wait=True, timeout_ms=timeout_ms)
-        return self._results_of(tail, "tail", self.position)
-
     def read(
         self,
         stop_index: int | None = None,
@@ -121,8 +76,7 @@ class AsyncNamedReader:
         from_member: str | None = None,
     ) -> AsyncResults[Entry]:
         """As `LedgerClient.read`, from its `position` on."""
-        results: AsyncResults[Entry] = self._read(stop_index, limit, from_member)
-        return results
+        return self._client.read(self.position, stop_index, limit=limit, from_member=from_member)
 
     def __aiter__(self) -> AsyncResults[Entry]:
         return self.read()
@@ -136,9 +90,13 @@ class AsyncNamedReader:
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[EntryBatch]:
         """As `LedgerClient.read_batches`, from its `position` on."""
-        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        results: AsyncResults[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
-        return results
+        return self._client.read_batches(
+            self.position,
+            stop_index,
+            from_member=from_member,
+            batch_bytes=batch_bytes,
+            prefetch=prefetch,
+        )
 
     def read_arrow(
         self,
@@ -150,18 +108,23 @@ class AsyncNamedReader:
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[pa.RecordBatch]:
         """As `LedgerClient.read_arrow`, from its `position` on."""
-        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        results: AsyncResults[pa.RecordBatch]
-        results = self._read_arrow(stop_index, columns, from_member, **sizes)
-        return results
+        return self._client.read_arrow(
+            self.position,
+            stop_index,
+            columns=columns,
+            from_member=from_member,
+            batch_bytes=batch_bytes,
+            prefetch=prefetch,
+        )
 
     def tail(
         self, *, timeout_ms: int | None = None, from_member: str | None = None
     ) -> AsyncResults[Entry]:
         """As `LedgerClient.tail`, from its `position` on; waits for an end of the log that is below
         it."""
-        results: AsyncResults[Entry] = self._tail(timeout_ms, from_member)
-        return results
+        return self._client.tail(
+            self.position, wait=True, timeout_ms=timeout_ms, from_member=from_member
+        )
 
     async def commit(
         self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None
@@ -171,16 +134,25 @@ class AsyncNamedReader:
         with `retention = archived` a member deletes only entries of an archive that ends there with the
         chain of its own log. Raises UnknownReader if the reader was ended, IndexOutOfRange after the end
         of the log."""
-        commit = self._operations.commit_reader(self.name, index, self._state, last_chain, timeout_ms)
-        self._state = await self._run(commit)
-        return self.position
+        message = MoveReaderRequest(
+            reader=self.name,
+            position=whole("index", index),
+            seen_index=self._state.known_index,
+            last_chain=None if last_chain is None else whole("last_chain", last_chain),
+        )
+        return await self._moved(message, timeout_ms)
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
         """Move to `index`, forward or back. Raises ReaderMoved if the reader is no longer at `position`,
         or was elsewhere since; IndexOutOfRange if the entry may be deleted by now."""
-        seek = self._operations.seek_reader(self.name, index, self._state, timeout_ms)
-        self._state = await self._run(seek)
-        return self.position
+        state = self._state
+        message = MoveReaderRequest(
+            reader=self.name,
+            position=whole("index", index),
+            seeks_from=state.position,
+            last_index=state.last_index if state.last_index >= 0 else None,
+        )
+        return await self._moved(message, timeout_ms)
 
     async def note_skipped(
         self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
@@ -189,11 +161,17 @@ class AsyncNamedReader:
         them: they are counted in its row of `readers()`, once however often reported. It does not move.
         Nothing is counted while a member is of a release before this one. Raises UnknownReader,
         BadRequest for no range, IndexOutOfRange after the end of the log."""
-        self._state = await self._run(
-            self._operations.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
-        )
+        skipped = whole("first_index", first_index), whole("stop_index", stop_index)
+        # Not tied to one log: a late copy of it changes nothing.
+        await self._moved(MoveReaderRequest(reader=self.name, skipped=skipped), timeout_ms)
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
         """Delete the reader with its hold. Raises UnknownReader, ReaderMoved if it was moved back
         meanwhile."""
-        await self._run(self._operations.end_reader(self.name, self._state, timeout_ms))
+        seen_index = self._state.known_index
+        message = MoveReaderRequest(reader=self.name, ends=True, seen_index=seen_index)
+        await move(self._client._sender, message, timeout_ms)
+
+    async def _moved(self, message: MoveReaderRequest, timeout_ms: int | None) -> int:
+        self._state = await move(self._client._sender, message, timeout_ms)
+        return self.position

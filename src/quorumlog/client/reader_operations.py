@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from quorumlog.client.result_streams import ClientOperation, asked, call, request_of
+from quorumlog.client.sending import Sender, request_of
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -97,7 +97,7 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
 
 
 # ----------------------------------------------------------------
-# What the leader is asked of the readers that the cluster keeps, as in `operations`.
+# What the leader is asked of the readers that the cluster keeps.
 
 
 class ReaderState(NamedTuple):
@@ -114,32 +114,26 @@ class ReaderState(NamedTuple):
         return self.seen_index if self.seen_index >= 0 else None
 
 
-def seek(name: str, position: int, state: ReaderState) -> MoveReaderRequest:
-    last_index = state.last_index if state.last_index >= 0 else None
-    return MoveReaderRequest(
-        reader=name, position=position, seeks_from=state.position, last_index=last_index
-    )
-
-
-def open_reader(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
+async def open_reader(
+    sender: Sender, message: MoveReaderRequest, timeout_ms: float | None
+) -> ReaderState:
     """`message` is for the log as it is when this begins: repeated after an unknown outcome, it must not
     recreate a reader that was ended meanwhile."""
-    deadline_ms = now_ms() + timeout_ms
-    response = yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)
+    deadline_ms = now_ms() + sender.timeout_ms_of(timeout_ms)
+    response = await sender.ask(ReadersRequest(), ReadersResponse, timeout_ms)
     message = replace(message, seen_index=response.committed_index)
-    return (yield from move(message, deadline_ms - now_ms()))
+    return await move(sender, message, deadline_ms - now_ms())
 
 
-def move(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
+async def move(sender: Sender, message: MoveReaderRequest, timeout_ms: float | None) -> ReaderState:
     """Repeated if its outcome is unknown: a second time it changes nothing. Also repeated if it was
     meant for an older log; but not an open or end with an unknown outcome, since the reader may have
     been ended or created by others meanwhile, and a commit only if the reader cannot have been moved
     back below it."""
-    deadline_ms = now_ms() + timeout_ms
+    deadline_ms = now_ms() + sender.timeout_ms_of(timeout_ms)
     unknown: OutcomeUnknown | None = None
     while True:
-        request = request_of(message, LEADER, deadline_ms - now_ms())
-        yield call(request)
+        request = await sender.call(request_of(message, LEADER, deadline_ms - now_ms()))
         error = request.error
         if message.ends and unknown is not None and isinstance(error, UnknownReader):
             return ReaderState(-1, 0)
@@ -151,7 +145,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[Reade
             and now_ms() < deadline_ms
         ):
             if unknown is not None:
-                yield from _check_not_led_back(message, unknown, deadline_ms)
+                await _check_not_led_back(sender, message, unknown, deadline_ms)
             message = replace(message, seen_index=error.committed_index)
         elif isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
             unknown = error
@@ -166,15 +160,14 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[Reade
             )
 
 
-def _check_not_led_back(
-    message: MoveReaderRequest, unknown: OutcomeUnknown, deadline_ms: float
-) -> ClientOperation[None]:
+async def _check_not_led_back(
+    sender: Sender, message: MoveReaderRequest, unknown: OutcomeUnknown, deadline_ms: float
+) -> None:
     """A commit with an unknown outcome was refused, as meant for an older log. Raises `unknown` if it
     may have been done, and the reader been led back since: once more, it would undo that."""
     assert message.position is not None
     assert message.seen_index is not None
-    request = request_of(ReadersRequest(), LEADER, deadline_ms - now_ms())
-    yield call(request)
+    request = await sender.call(request_of(ReadersRequest(), LEADER, deadline_ms - now_ms()))
     if request.error is not None:
         raise unknown
     found = response_of(request, ReadersResponse).readers
@@ -184,10 +177,6 @@ def _check_not_led_back(
     is_as_it_was = 0 <= reader.last_index <= message.seen_index
     if not is_as_it_was and reader.position < message.position:
         raise unknown
-
-
-def readers(timeout_ms: float) -> ClientOperation[list[ReaderRow]]:
-    return rows_of((yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)))
 
 
 def checked_name(name: str) -> str:

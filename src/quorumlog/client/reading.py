@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypedDict, TypeVar
+from typing import NamedTuple, Self, TypedDict, TypeVar
 
-from msgspec.structs import replace
-
-from quorumlog.client.arguments import INDEX_LIMIT, checked_machine, milliseconds, positive, whole
-from quorumlog.client.protocol.appending import body_of
-from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.arguments import milliseconds
 from quorumlog.client.protocol.client_requests import Request, read_target
-from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.result_streams import ClientOperation, Reading, asked, call, request_of, settled
-from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange, ProtocolViolation
+from quorumlog.client.result_streams import Reading
+from quorumlog.client.sending import at_once
+from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange
 from quorumlog.net.loop_thread import LoopThread, Shell
 from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind
-from quorumlog.wire.client_messages import (
-    MachineReadRequest,
-    MachineReadResponse,
-    ReadRequest,
-    ReadResponse,
-)
+from quorumlog.wire.client_messages import ReadResponse
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
 
 LEADER_NAME = "leader"
@@ -71,10 +53,6 @@ class ReadChoice(NamedTuple):
         return ReadGuarantee(max_staleness_ms=self.max_staleness_ms, at_least_index=at_least_index)
 
 
-Source = str | ReadChoice | None
-"""A choice, or `from_member` alone."""
-
-
 class ReadDefaults:
     """Of one client, for reads that do not say."""
 
@@ -87,7 +65,6 @@ class ReadDefaults:
             self._defaults = self.choice(read_from, read_consistency, max_staleness_ms)
         except BadRequest as error:
             raise ConfigError(str(error).replace("from_member", "read_from")) from None
-        self._read_from = read_from
 
     def choice(
         self,
@@ -127,9 +104,6 @@ class ReadDefaults:
             return self._defaults.target
         return ANY_MEMBER if consistency else LEADER
 
-    def of(self, source: Source) -> ReadChoice:
-        return source if isinstance(source, ReadChoice) else self.choice(source)
-
 
 # ----------------------------------------------------------------
 # Options that reads share, by name: `LedgerClient.read` and `LedgerClient.tail` say what each means.
@@ -150,114 +124,10 @@ class TailOptions(TypedDict, total=False):
     max_staleness_ms: float | None
 
 
-# ----------------------------------------------------------------
-# ReadRequests: the requests of one client's reads, with what each is promised.
-
-
-LAGGING_MEMBER_WAIT_MS = 1000
-"""How long a follower may take to learn that an entry that others know of is committed."""
-SUBSTITUTE_TIMEOUT_MS = 5000
-"""For a member that is asked in place of a damaged one: there may be another to ask after it."""
-
-
-class ReadRequests:
-    def __init__(self, protocol: ClientProtocol, timeout_ms: float) -> None:
-        self._protocol = protocol
-        self._timeout_ms = timeout_ms
-
-    def range_plan(
-        self,
-        first_index: int,
-        stop_index: int | None,
-        choice: ReadChoice,
-        entries_hint: int | None = None,
-        *,
-        heads: bool = False,
-        **sizes: int,
-    ) -> ReadPlan:
-        may_lag = stop_index is not None and choice.target is not LEADER
-        return self.plan(
-            whole("first_index", first_index),
-            None if stop_index is None else whole("stop_index", stop_index),
-            choice,
-            wait_ms=LAGGING_MEMBER_WAIT_MS if may_lag else 0,
-            entries_hint=entries_hint,
-            heads=heads,
-            **{name: positive(name, size) for name, size in sizes.items()},
-        )
-
-    def plan(
-        self, first_index: int, stop_index: int | None, choice: ReadChoice, **options: Any
-    ) -> ReadPlan:
-        may_ask_others = choice.target in (LEADER, ANY_MEMBER)
-
-        def make_request(message: ReadRequest) -> Request:
-            end = plan.end
-            if end is None or options.get("follow"):
-                promise = choice.promise(self._protocol.written_index)
-            else:
-                # Where the read ends was promised; another member that goes on has to come as far.
-                index = max(end.committed_index, self._protocol.written_index)
-                promise = ReadGuarantee(at_least_index=index) if choice.consistency else None
-            return self.request(message, choice.target, promise)
-
-        plan = ReadPlan(
-            first_index,
-            stop_index,
-            make_request=make_request,
-            make_substitute=self._substitute if may_ask_others else None,
-            **options,
-        )
-        return plan
-
-    def request(
-        self, message: ReadRequest, target: RequestTarget, promise: ReadGuarantee | None = None
-    ) -> Request:
-        if promise is not None:
-            message = replace(message, promise=promise)
-        timeout_ms = self._timeout_ms + message.wait_ms
-        return request_of(message, target, timeout_ms, counts_progress=True)
-
-    def _substitute(self, message: ReadRequest, tried: set[str]) -> Request | None:
-        address = self._protocol.view.untried_address(tried)
-        if address is None:
-            return None
-        timeout_ms = min(self._timeout_ms, SUBSTITUTE_TIMEOUT_MS)
-        target = RequestTarget(TargetKind.ADDRESS, address)
-        return request_of(message, target, timeout_ms + message.wait_ms, counts_progress=True)
-
-    def end(self, choice: ReadChoice, timeout_ms: float) -> ClientOperation[Freshness]:
-        """Where the log ends, as it was chosen, and how old that may be."""
-        # Above all entries there is only the end: the refusal names it, when it is as promised.
-        promise = choice.promise(self._protocol.written_index)
-        message = ReadRequest(first_index=INDEX_LIMIT - 1, to_end=True, promise=promise)
-        request = request_of(message, choice.target, timeout_ms)
-        yield call(request)
-        error = request.error
-        if isinstance(error, IndexOutOfRange):
-            return freshness_of(request, error)
-        raise error or ProtocolViolation(f"{request.response} above the end of every log")
-
-    def ask(
-        self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float
-    ) -> ClientOperation[bytes]:
-        message = MachineReadRequest(
-            machine=checked_machine(machine),
-            question=body_of(question),
-            promise=choice.promise(self._protocol.written_index),
-        )
-        target = choice.target if choice.consistency else LEADER
-        return (yield from asked(message, target, timeout_ms, MachineReadResponse)).answer
-
-
 def freshness_of(request: Request, end: ReadResponse | IndexOutOfRange) -> Freshness:
     link = request.answered_on
     member_id = link.hello.member_id if link is not None and link.hello is not None else ""
     return Freshness(end.committed_index, end.age_ms if end.age_ms >= 0 else None, member_id)
-
-
-# ----------------------------------------------------------------
-# What a read gives, one by one, and how it is broken off.
 
 
 T = TypeVar("T")
@@ -268,26 +138,18 @@ class AsyncResults(AsyncIterator[T]):
     it, with `async with` or `contextlib.aclosing`; a task that waits for the next result then finds the
     end."""
 
-    def __init__(
-        self,
-        reading: Reading[T],
-        next_part: Callable[[], Coroutine[None, None, Iterable[T] | None]],
-        stop: Callable[[], None],
-        described: str,
-    ) -> None:
+    def __init__(self, reading: Reading[T], described: str) -> None:
         self._reading = reading
-        self._next_part = next_part
-        self._stop = stop
         self._described = described
         self._results = self._all()
 
     async def _all(self) -> AsyncGenerator[T]:
         try:
-            while (part := await self._next_part()) is not None:
+            while (part := await self._reading.next_part()) is not None:
                 for result in part:
                     yield result
         finally:
-            self._stop()
+            self._reading.stop()
 
     @property
     def freshness(self) -> Freshness | None:
@@ -305,7 +167,7 @@ class AsyncResults(AsyncIterator[T]):
 
     async def aclose(self) -> None:
         """Ask for nothing more. May be called twice, and while another task waits."""
-        self._stop()
+        self._reading.stop()
         with contextlib.suppress(RuntimeError):  # another task is inside, and on its way out
             await self._results.aclose()
 
@@ -334,12 +196,14 @@ class Results(Shell[AsyncResults[T]], Iterator[T]):
                 self._thread.start(self._made.aclose())
 
     def _next_part(self) -> Iterable[T] | None:
+        reading = self._made._reading
         try:
-            return self._step(self._made._next_part)
+            return self._step(reading.next_part)
         except BadRequest:
             if not self._thread.has_ended():
                 raise
-        return settled(self._made._reading.next_part())  # a tail is at its end
+        reading.sender.end()
+        return at_once(reading.next_part())  # a tail is at its end
 
     @property
     def freshness(self) -> Freshness | None:

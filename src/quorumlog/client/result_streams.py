@@ -1,92 +1,29 @@
-"""Operations with many results: each next one is a generator of requests of its own.
-
-Both clients drive `next_part` or `next_receipt` like an operation, until it returns None; `stop` may
-come from any thread.
-"""
+"""Calls with many results: `next_part` or `next_receipt` returns the next one, and None at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from math import isinf
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_order import MOST_UNANSWERED
 from quorumlog.client.protocol.appending import AppendWindow, BatchGatherer
-from quorumlog.client.protocol.client_requests import Request, Stream
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.client.sending import Sender, request_of
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import BadRequest, CommandError, IndexOutOfRange, LedgerError
-from quorumlog.net.rpc.calls import LEADER, RequestTarget, response_of
+from quorumlog.errors import IndexOutOfRange, LedgerError
+from quorumlog.net.rpc.calls import LEADER
 from quorumlog.net.system import now_ms
-from quorumlog.wire.client_messages import (
-    AnyClientMessage,
-    AppendRequest,
-    ReadResponse,
-)
+from quorumlog.wire.client_messages import AppendRequest, ReadResponse
 
 TAIL_WAIT_MS = 1000
 """How long one request of a tail waits at the server; also how soon a silent server is noticed."""
 
 T = TypeVar("T")
-R = TypeVar("R", bound=AnyClientMessage)
-
-
-class Step(NamedTuple):
-    """Submit the new requests in this order, then wait until the awaited ones are done."""
-
-    new: Sequence[Request]
-    awaited: Sequence[Request]
-
-
-ClientOperation: TypeAlias = Generator[Step, None, T]
-
-
-def request_of(
-    message: AnyClientMessage, target: RequestTarget, timeout_ms: float, **options: Any
-) -> Request:
-    now = now_ms()
-    return Request(message, target, submitted_ms=now, deadline_ms=now + timeout_ms, **options)
-
-
-def call(request: Request) -> Step:
-    """One request and its answer."""
-    return Step((request,), (request,))
-
-
-def asked(
-    message: AnyClientMessage,
-    target: RequestTarget,
-    timeout_ms: float,
-    kind: type[R],
-    **options: Any,
-) -> ClientOperation[R]:
-    request = request_of(message, target, timeout_ms, **options)
-    yield call(request)
-    return response_of(request, kind)
-
-
-def of_one(appending: ClientOperation[AppendReceipt]) -> ClientOperation[AppendReceipt]:
-    """An append of one body. Raises CommandError if the state machine that takes it has refused it."""
-    receipt = yield from appending
-    for _, why in receipt.failures:
-        raise CommandError(why)
-    return receipt
-
-
-def settled(operation: ClientOperation[T]) -> T:
-    """Its known outcome, when nothing more can be sent: the client is closed. Raises BadRequest if it is
-    not known."""
-    while True:
-        try:
-            step = next(operation)
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome
-        if not all(request.is_done for request in step.awaited):
-            raise BadRequest("the client is closed: create a new one")
 
 
 class Reading(Generic[T]):
@@ -95,10 +32,12 @@ class Reading(Generic[T]):
 
     def __init__(
         self,
+        sender: Sender,
         plan: ReadPlan | None,
         part_of: Callable[[EntryBatch], Iterable[T]],
         limit: int | None = None,
     ) -> None:
+        self.sender = sender
         self._plan = plan
         self._part_of = part_of
         self._left = limit
@@ -110,13 +49,13 @@ class Reading(Generic[T]):
         """The newest answer with the log's end."""
         return None if self._plan is None else self._plan.end_source
 
-    def stop(self) -> list[Request]:
-        """The reader has stopped: a waiter for a part gets None. Any thread; returns the calls to
-        cancel."""
+    def stop(self) -> None:
+        """The reader has stopped: a waiter for a part gets None."""
         self._is_stopped = True
-        return self._plan.open_requests if self._plan is not None else []
+        if self._plan is not None:
+            self.sender.cancel(self._plan.open_requests)
 
-    def next_part(self) -> ClientOperation[Iterable[T] | None]:
+    async def next_part(self) -> Iterable[T] | None:
         plan = self._plan
         assert plan is not None
         while self._left != 0 and not self._is_over():
@@ -124,23 +63,20 @@ class Reading(Generic[T]):
             head = plan.head
             if head is None:
                 break
-            yield Step(new, ())
-            # A caller that stopped this meanwhile has not cancelled what was not yet asked for.
-            if self._is_stopped:
-                break
-            yield Step((), (head,))
+            self.sender.submit(new)
+            await self.sender.wait(head)
             if self._is_over():
                 break
             batch = plan.take()
             if batch is not None:
                 return self._limited(self._part_of(batch))
-            yield from self._nothing_came(plan)
+            await self._nothing_came(plan)
             if self._gives_up():
                 break
         return None
 
-    def _nothing_came(self, plan: ReadPlan) -> ClientOperation[None]:
-        yield from ()
+    async def _nothing_came(self, plan: ReadPlan) -> None:
+        pass
 
     def _is_over(self) -> bool:
         return self._is_stopped
@@ -162,37 +98,36 @@ class Tailing(Reading[T]):
 
     def __init__(
         self,
-        opening: ClientOperation[ReadPlan],
-        end_index: Callable[[float | None], ClientOperation[int]],
-        is_client_closed: Callable[[], bool],
+        sender: Sender,
+        opening: Callable[[], Awaitable[ReadPlan]],
+        end_index: Callable[[float | None], Awaitable[int]],
         patience_ms: float,
         part_of: Callable[[EntryBatch], Iterable[T]],
     ) -> None:
-        super().__init__(None, part_of)
+        super().__init__(sender, None, part_of)
         self._opening = opening
         self._end_index = end_index
-        self._is_client_closed = is_client_closed
         self._patience_ms = patience_ms
         """For so long it waits for the next entry."""
 
-    def next_part(self) -> ClientOperation[Iterable[T] | None]:
+    async def next_part(self) -> Iterable[T] | None:
         if self._plan is None:
-            self._plan = yield from self._opening
+            self._plan = await self._opening()
         self._until_ms = now_ms() + self._patience_ms
         self._gives_up()
-        return (yield from super().next_part())
+        return await super().next_part()
 
     def _is_over(self) -> bool:
-        return self._is_stopped or self._is_client_closed()
+        return self._is_stopped or self.sender.protocol.is_closed
 
-    def _nothing_came(self, plan: ReadPlan) -> ClientOperation[None]:
+    async def _nothing_came(self, plan: ReadPlan) -> None:
         """Raises IndexOutOfRange if the log ends before what it has brought already: it would
         wait, and pass over whatever comes in the place of that."""
         if not plan.knows_less:
             return
         try:
             patience_ms = max(TAIL_WAIT_MS, self._until_ms - now_ms())
-            end_index = yield from self._end_index(None if isinf(patience_ms) else patience_ms)
+            end_index = await self._end_index(None if isinf(patience_ms) else patience_ms)
         except LedgerError:
             return  # nobody can say so yet
         if end_index < plan.read_index:
@@ -217,11 +152,11 @@ class TimedReading(Reading[T]):
     def __init__(
         self,
         batches: Reading[EntryBatch],
-        times_from: Callable[[int], ClientOperation[AppendTimes]],
+        times_from: Callable[[int], Awaitable[AppendTimes]],
         part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
         limit: int | None,
     ) -> None:
-        super().__init__(None, lambda batch: part_of(self._times, batch), limit)
+        super().__init__(batches.sender, None, lambda batch: part_of(self._times, batch), limit)
         self._batches = batches
         self._times_from = times_from
         self._times = AppendTimes(-1)
@@ -231,36 +166,29 @@ class TimedReading(Reading[T]):
     def end_source(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
         return self._batches.end_source
 
-    def stop(self) -> list[Request]:
-        return self._batches.stop()
+    def stop(self) -> None:
+        self._batches.stop()
 
-    def next_part(self) -> ClientOperation[Iterable[T] | None]:
-        part = None if self._left == 0 else (yield from self._batches.next_part())
+    async def next_part(self) -> Iterable[T] | None:
+        part = None if self._left == 0 else await self._batches.next_part()
         if part is None:
             return None
         (batch,) = part
         if not self._is_begun:
-            self._times = yield from self._times_from(batch.first_index)
+            self._times = await self._times_from(batch.first_index)
             self._is_begun = True
         return self._limited(self._part_of(batch))
 
 
 class Appending(AppendWindow):
-    """One `append_stream` under way. The client adds batches while it `wants_batch`; then `next_receipt`
-    gives the oldest outcome."""
+    """One `append_stream` under way. Batches are added while it `wants_batch`; then `next_receipt`
+    returns the oldest outcome."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        gatherer: BatchGatherer,
-        window: int,
-        timeout_ms: float,
-        *,
-        in_session: bool = False,
-    ) -> None:
-        super().__init__(min(window, MOST_UNANSWERED) if in_session else window, gatherer)
-        self._stream = stream
-        self._in_session = in_session
+    def __init__(self, sender: Sender, gatherer: BatchGatherer, window: int, timeout_ms: float) -> None:
+        self._in_session = sender.protocol.producer is not None
+        super().__init__(min(window, MOST_UNANSWERED) if self._in_session else window, gatherer)
+        self.sender = sender
+        self._stream = sender.protocol.new_stream()
         self._timeout_ms = timeout_ms
         self._is_exhausted = False
         self._has_added = False
@@ -280,9 +208,8 @@ class Appending(AppendWindow):
         if batch is None:
             self._is_exhausted = True
             return ()
-        append = AppendRequest()
         request = request_of(
-            append,
+            AppendRequest(),
             LEADER,
             self._timeout_ms,
             batch=batch,
@@ -293,7 +220,7 @@ class Appending(AppendWindow):
         self._has_added = True
         return (request,)
 
-    def next_receipt(self) -> ClientOperation[AppendReceipt | None]:
+    async def next_receipt(self) -> AppendReceipt | None:
         """None: the stream is at its end. Raises its error, or that of its source, once all outcomes are
         known."""
         self._has_added = False
@@ -302,15 +229,16 @@ class Appending(AppendWindow):
             if self.source_failure is not None:
                 raise self.source_failure
             return None
-        yield Step((), (head,))
+        await self.sender.wait(head)
         receipt = self.take()
         if receipt is None:
             self._is_exhausted = True
-            yield Step((), self.open_requests[1:])
+            for request in self.open_requests[1:]:
+                await self.sender.wait(request)
             self.raise_failure()
         return receipt
 
-    def stop(self) -> list[Request]:
-        """Take nothing more; returns the requests to cancel."""
+    def stop(self) -> None:
+        """Take nothing more, and cancel what waits."""
         self._is_exhausted = True
-        return self.open_requests
+        self.sender.cancel(self.open_requests)

@@ -1,31 +1,21 @@
 """Every option, in one place; none is defined elsewhere.
 
 Read in this order: `options` (dataclasses by concern), `reloading` (options that a running member
-applies), `staging` (the staging group of a group), `tls` (certificates), `admin` (the port for
-operators), `kv` (the key-value store), `kafka` (the port for clients of Kafka).
+applies), `staging` (the staging group of a group), `tables` (certificates, and other ports).
 """
 
-from quorumlog.config.admin import AdminOptions
-from quorumlog.config.kafka import KafkaOptions
-from quorumlog.config.kv import KvOptions
 from quorumlog.config.options import (
     DAY_MS,
     DEFAULT_GROUP,
-    FRAME_HEAD_BYTES,
     FRAME_LIMIT_BYTES,
     GIB,
     HOUR_MS,
-    HOURS_OF_A_CENTURY,
     KIB,
     LARGEST_ENTRY_BYTES,
     LARGEST_PUSH_BYTES,
     LARGEST_WINDOW_BYTES,
-    MAX_ENTRY_BYTES,
     MAX_NAME_BYTES,
     MIB,
-    PUSHED_BYTES_PER_ENTRY,
-    RETENTIONS,
-    TIB,
     UNSENT_LIMIT_BYTES,
     Bounds,
     ConsensusConfig,
@@ -37,10 +27,11 @@ from quorumlog.config.options import (
     check_name,
     parse_address,
     parse_members,
+    within,
 )
-from quorumlog.config.reloading import RELOADABLE, Reloaded, changes, reloaded
+from quorumlog.config.reloading import RELOADABLE, changes, reloaded
 from quorumlog.config.staging import STAGING_FOLDER, is_staging_name, staging_name, with_staging
-from quorumlog.config.tls import TlsOptions
+from quorumlog.config.tables import AdminOptions, KafkaOptions, KvOptions, TlsOptions
 
 __all__ = [
     "AdminOptions",
@@ -48,11 +39,9 @@ __all__ = [
     "ConsensusConfig",
     "DAY_MS",
     "DEFAULT_GROUP",
-    "FRAME_HEAD_BYTES",
     "FRAME_LIMIT_BYTES",
     "GIB",
     "GroupConfig",
-    "HOURS_OF_A_CENTURY",
     "HOUR_MS",
     "KIB",
     "KafkaOptions",
@@ -61,17 +50,12 @@ __all__ = [
     "LARGEST_PUSH_BYTES",
     "LARGEST_WINDOW_BYTES",
     "LimitOptions",
-    "MAX_ENTRY_BYTES",
     "MAX_NAME_BYTES",
     "MIB",
     "MemberAddress",
-    "PUSHED_BYTES_PER_ENTRY",
     "RELOADABLE",
-    "RETENTIONS",
     "Bounds",
-    "Reloaded",
     "StoreConfig",
-    "TIB",
     "TlsOptions",
     "UNSENT_LIMIT_BYTES",
     "UsersOptions",
@@ -82,5 +66,6 @@ __all__ = [
     "parse_members",
     "reloaded",
     "staging_name",
+    "within",
     "with_staging",
 ]

@@ -3,6 +3,8 @@ A value that cannot work raises `ConfigError`. TOML files and the command line u
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -62,6 +64,15 @@ class Bounds(NamedTuple):
 
 def _number(default: int, least: int, most: int, why: str = "") -> Any:
     return field(default=default, metadata={"range": Bounds(least, most, why)})
+
+
+@contextmanager
+def within(place: str | None) -> Iterator[None]:
+    """A ConfigError that is raised inside names the place, unless that is empty."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
 
 
 def check_name(name: str, value: str) -> None:
@@ -297,10 +308,8 @@ def parse_members(text: str) -> tuple[MemberAddress, ...]:
         member_id, equals, address = item.partition("=")
         if not equals or not member_id.strip():
             raise ConfigError(f"--members: {item!r} must look like n0=127.0.0.1:20911")
-        try:
+        with within("--members"):
             host, port = parse_address(address)
-        except ConfigError as error:
-            raise ConfigError(f"--members: {error}") from None
         if host in ("0.0.0.0", "::", "[::]"):
             raise ConfigError(
                 f"--members: {item!r}: clients and members connect to this address, and it is not"
@@ -309,10 +318,7 @@ def parse_members(text: str) -> tuple[MemberAddress, ...]:
         members.append(MemberAddress(member_id.strip(), host, port))
     if not members:
         raise ConfigError("--members lists no member; write n0=127.0.0.1:20911,n1=...")
-    for name, values in (
-        ("id", [m.member_id for m in members]),
-        ("address", [str(m) for m in members]),
-    ):
+    for name, values in (("id", [m.member_id for m in members]), ("address", [str(m) for m in members])):
         for value in values:
             if values.count(value) > 1:
                 raise ConfigError(f"--members: two members have the {name} {value}")

@@ -7,36 +7,18 @@ from typing import Any, NamedTuple
 
 from quorumlog.config.options import GroupConfig
 
-RELOADABLE = frozenset(
-    {
-        # of the group
-        "append_timeout_ms",
-        "max_uncommitted_bytes",
-        "max_connection_bytes",
-        "catch_up_bytes_per_second",
-        "linger_ms",
-        "time_marks",
-        "auto_replace_after_ms",
-        "retention_follower_budget_bytes",
-        "staging_retention_bytes",  # which is the other group's `retention_bytes`
-        # of the directory
-        "max_entry_bytes",
-        "disk_full_ratio",
-        "retention",
-        "file_reserved_hours",
-        "retention_bytes",
-        "compact_behind_snapshots",
-        "delete_when",
-        "disk_space_ratio_to_check_expired",
-        "disk_space_ratio_to_force_clean",
-        "flush_interval_ms",
-        "checkpoint_interval_ms",
-        "durable_sync_interval_ms",
-        "index_sync_bytes",
-        "page_cache_bytes",
-        "scrub_bytes_per_second",
-    }
+_OF_GROUP = (
+    *("append_timeout_ms", "max_uncommitted_bytes", "max_connection_bytes", "catch_up_bytes_per_second"),
+    *("linger_ms", "time_marks", "auto_replace_after_ms", "retention_follower_budget_bytes"),
+    "staging_retention_bytes",  # which is the other group's `retention_bytes`
 )
+_OF_DIRECTORY = (
+    *("max_entry_bytes", "disk_full_ratio", "retention", "file_reserved_hours", "retention_bytes"),
+    *("compact_behind_snapshots", "delete_when", "disk_space_ratio_to_check_expired"),
+    *("disk_space_ratio_to_force_clean", "flush_interval_ms", "checkpoint_interval_ms"),
+    *("durable_sync_interval_ms", "index_sync_bytes", "page_cache_bytes", "scrub_bytes_per_second"),
+)
+RELOADABLE = frozenset(_OF_GROUP + _OF_DIRECTORY)
 """Reloadable options of a running member. The rest is read at a start: it defines the directory, or the
 time-outs between members."""
 

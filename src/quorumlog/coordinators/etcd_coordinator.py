@@ -186,12 +186,7 @@ class EtcdCoordinator:
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = {"key": self._record, "target": "MOD", "result": "EQUAL", "mod_revision": revision}
-        held: dict[str, Any] = {
-            "key": self._holder,
-            "target": "LEASE",
-            "result": "EQUAL",
-            "lease": lease,
-        }
+        held = {"key": self._holder, "target": "LEASE", "result": "EQUAL", "lease": lease}
         puts: list[dict[str, Any]] = [{"key": self._record, "value": b64encode(record).decode()}]
         if takes:
             held = {"key": self._holder, "target": "CREATE", "result": "EQUAL", "create_revision": 0}

@@ -26,11 +26,7 @@ class KeyValueCoordinator:
     relays_renewals = False
 
     def __init__(
-        self,
-        servers: str,
-        group: str,
-        tls: ClientTls | None = None,
-        user: ClientUser | None = None,
+        self, servers: str, group: str, tls: ClientTls | None = None, user: ClientUser | None = None
     ) -> None:
         """Raises ConfigError."""
         self._client = AsyncKeyValueClient(servers, timeout_ms=1000 * TIMEOUT_S, tls=tls, user=user)
@@ -55,10 +51,8 @@ class KeyValueCoordinator:
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = Compare(self._record, Target.MOD, Relation.EQUAL, revision)
-        held, puts = (
-            Compare(self._holder, Target.LEASE, Relation.EQUAL, lease),
-            [Put(self._record, record)],
-        )
+        held = Compare(self._holder, Target.LEASE, Relation.EQUAL, lease)
+        puts = [Put(self._record, record)]
         if takes:
             held = Compare(self._holder, Target.CREATE, Relation.EQUAL, 0)
             puts.append(Put(self._holder, b"", lease))

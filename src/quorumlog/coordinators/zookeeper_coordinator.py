@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -37,9 +38,8 @@ from quorumlog.broker.failover import NO_HOLDER, CoordinatorSnapshot, GrantedLea
 # its private methods: its version is pinned.
 
 log = logging.getLogger("quorumlog.zookeeper")
-log.setLevel(
-    logging.ERROR
-)  # each attempt to connect is a line, and what is wrong is a broker's `problem`
+log.setLevel(logging.ERROR)
+"""Each attempt to connect is a line, and what is wrong is a broker's `problem`."""
 
 TIMEOUT_S = 1.0
 """Of a request and of a connection: another server is asked next time."""
@@ -59,11 +59,7 @@ class ZooKeeperSession:
         """`pings`: False: it ends where no request was answered for its time."""
         self._loop = asyncio.get_running_loop()
         self._client = KazooClient(
-            servers,
-            timeout=timeout_ms / 1000,
-            handler=_Handler(),
-            connection_retry=RETRY,
-            logger=log,
+            servers, timeout=timeout_ms / 1000, handler=_Handler(), connection_retry=RETRY, logger=log
         )
         connection = self._client._connection
         self._connect_kazoo = connection._connect
@@ -98,10 +94,6 @@ class ZooKeeperSession:
                 raise CoordinatorUnreachable(f"ZooKeeper: {result!r}")
         return results
 
-    async def opened(self) -> None:
-        """Raises CoordinatorUnreachable."""
-        await self.do()
-
     async def end(self) -> None:
         """Its ephemeral nodes end with it, if a server receives the end."""
         stops = self._loop.run_in_executor(None, self._client.stop)
@@ -118,15 +110,14 @@ class ZooKeeperSession:
 
         def on_result(_: object) -> None:
             result = kept.value if kept.successful() else kept.exception
-            self._tell(lambda: self._set(future, None if isinstance(result, NoNodeError) else result))
+            self._tell(partial(answer, None if isinstance(result, NoNodeError) else result))
+
+        def answer(result: Any) -> None:
+            if not future.done():
+                future.set_result(result)
 
         kept.rawlink(on_result)
         return future
-
-    @staticmethod
-    def _set(future: asyncio.Future[Any], result: Any) -> None:
-        if not future.done():
-            future.set_result(result)
 
     def _drop(self) -> None:
         """The connection, not the session: kazoo looks for another server."""
@@ -200,7 +191,7 @@ class ZooKeeperCoordinator:
             self._end(self._leases.pop(lease))
         session = ZooKeeperSession(self._servers, ttl_ms, pings=False)
         try:
-            await session.opened()
+            await session.do()  # until it is connected
             if session.ttl_ms < ttl_ms:
                 raise CoordinatorUnreachable(
                     f"ZooKeeper grants {session.ttl_ms} ms at most, and not the {ttl_ms} of the lease:"
@@ -218,22 +209,27 @@ class ZooKeeperCoordinator:
             return None
         if takes and not revision:
             await session.do(lambda zk: zk.ensure_path_async(self._group))
-        if not takes and await self._owner(session) != lease:
-            return None
-        written = await self._multi(session, lambda multi: self._put(multi, revision, record, takes))
+        if not takes:
+            _, holder = await session.do(
+                lambda zk: zk.sync_async(self._group), lambda zk: zk.exists_async(self._holder)
+            )
+            if holder is None or holder.ephemeralOwner != lease:
+                return None
+
+        def write(multi: Any) -> None:
+            if takes:
+                multi.create(self._holder, ephemeral=True)
+            else:
+                multi.check(self._holder, ANY_VERSION)
+            if revision:
+                multi.set_data(self._record, record, version=revision - 1)
+            else:
+                multi.create(self._record, record)
+
+        written = await self._multi(session, write)
         if written is None:
             return None
         return int(written[-1].version) + 1 if revision else 1
-
-    def _put(self, multi: Any, revision: int, record: bytes, takes: bool) -> None:
-        if takes:
-            multi.create(self._holder, ephemeral=True)
-        else:
-            multi.check(self._holder, ANY_VERSION)
-        if revision:
-            multi.set_data(self._record, record, version=revision - 1)
-        else:
-            multi.create(self._record, record)
 
     async def renew(self, lease: int) -> int:
         session = self._leases.get(lease)
@@ -255,14 +251,13 @@ class ZooKeeperCoordinator:
         snapshot = await self.read()
         if snapshot.holder != lease:
             return
-        version = snapshot.revision - 1
-        gone = await self._multi(self._reading(), lambda multi: self._delete(multi, version))
-        if gone is None:
-            raise CoordinatorUnreachable("the holder changes in ZooKeeper")
 
-    def _delete(self, multi: Any, version: int) -> None:
-        multi.check(self._record, version)
-        multi.delete(self._holder)
+        def delete(multi: Any) -> None:
+            multi.check(self._record, snapshot.revision - 1)
+            multi.delete(self._holder)
+
+        if await self._multi(self._reading(), delete) is None:
+            raise CoordinatorUnreachable("the holder changes in ZooKeeper")
 
     async def watch(self, changed: Callable[[], None]) -> None:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
@@ -303,12 +298,6 @@ class ZooKeeperCoordinator:
         task.add_done_callback(self._ending.discard)
         return task
 
-    async def _owner(self, session: ZooKeeperSession) -> int:
-        _, holder = await session.do(
-            lambda zk: zk.sync_async(self._group), lambda zk: zk.exists_async(self._holder)
-        )
-        return NO_HOLDER if holder is None else int(holder.ephemeralOwner)
-
     @staticmethod
     async def _multi(session: ZooKeeperSession, fill: Callable[[Any], None]) -> list[Any] | None:
         """All of it is done, or None: a version, or that a node is there, is not as it should be."""
@@ -318,8 +307,7 @@ class ZooKeeperCoordinator:
             fill(multi)
             return multi.commit_async()
 
-        call: ZooKeeperCall = commit
-        (results,) = await session.do(call)
+        (results,) = await session.do(commit)
         # Each has an error where one has: the others were rolled back, or not come to.
         reasons = [each for each in results if isinstance(each, Exception)]
         if any(isinstance(each, BadVersionError | NodeExistsError | NoNodeError) for each in reasons):

@@ -44,40 +44,24 @@ if TYPE_CHECKING:
     from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
-_PLACES = {
-    "AsyncKeyValueClient": "quorumlog.kv.client.async_store",
-    "Change": "quorumlog.kv.client.values",
-    "ClusterChanged": "quorumlog.kv.errors",
-    "Compacted": "quorumlog.kv.errors",
-    "Compare": "quorumlog.kv.requests",
-    "DeleteRange": "quorumlog.kv.requests",
-    "FutureRevision": "quorumlog.kv.errors",
-    "InvalidRequest": "quorumlog.kv.errors",
-    "Item": "quorumlog.kv.client.values",
-    "KeyNotFound": "quorumlog.kv.errors",
-    "KeyValueClient": "quorumlog.kv.client.blocking_store",
-    "KeyValueEndpoint": "quorumlog.kv.endpoint",
-    "KeyValueError": "quorumlog.kv.errors",
-    "KeyValueStore": "quorumlog.kv.endpoint",
-    "LeaseExists": "quorumlog.kv.errors",
-    "LeaseNotFound": "quorumlog.kv.errors",
-    "LockLost": "quorumlog.kv.errors",
-    "NoSpace": "quorumlog.kv.errors",
-    "Put": "quorumlog.kv.requests",
-    "Range": "quorumlog.kv.requests",
-    "Relation": "quorumlog.kv.requests",
-    "StoreOptions": "quorumlog.kv.service",
-    "Target": "quorumlog.kv.requests",
-    "Txn": "quorumlog.kv.requests",
-    "ValueUnreadable": "quorumlog.kv.errors",
+_MODULES = {
+    "client.async_store": "AsyncKeyValueClient",
+    "client.blocking_store": "KeyValueClient",
+    "client.values": "Change Item",
+    "endpoint": "KeyValueEndpoint KeyValueStore",
+    "errors": "ClusterChanged Compacted FutureRevision InvalidRequest KeyNotFound KeyValueError"
+    " LeaseExists LeaseNotFound LockLost NoSpace ValueUnreadable",
+    "requests": "Compare DeleteRange Put Range Relation Target Txn",
+    "service": "StoreOptions",
 }
 """A client loads no server."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    for module, names in _MODULES.items():
+        if name in names.split():
+            return getattr(import_module(f"quorumlog.kv.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @overload

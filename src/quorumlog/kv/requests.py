@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
@@ -67,6 +68,16 @@ class Target(IntEnum):
     LEASE = 4
     KEY = 5
     """For sorting only."""
+
+
+FIELD_OF: dict[Target, Callable[[KeyValue], Any]] = {
+    Target.VERSION: attrgetter("version"),
+    Target.CREATE: attrgetter("create_revision"),
+    Target.MOD: attrgetter("mod_revision"),
+    Target.VALUE: attrgetter("value"),
+    Target.LEASE: attrgetter("lease"),
+    Target.KEY: attrgetter("key"),
+}
 
 
 class Relation(IntEnum):
@@ -272,7 +283,6 @@ decode_key_value = msgspec.msgpack.Decoder(KeyValue).decode
 # WrittenKeys: what the operations of a transaction may write, so that none writes a key twice. There
 # may be a hundred thousand of them: whatever is looked for lies in order.
 
-
 Stop = tuple[bool, bytes]
 """(there is none, key)."""
 
@@ -474,32 +484,31 @@ def may_answer_much(command: Command | Operation) -> bool:
         return any(may_answer_much(each) for each in (*command.success, *command.failure))
     if isinstance(command, DeleteRange):
         return command.prev_kv and bool(command.end)
-    return isinstance(command, Range) and bool(_open(command))
+    return isinstance(command, Range) and bool(_open_ranges(command))
 
 
-def _open_ranges(txn: Txn) -> int:
-    """That it may carry out, and that answer with whatever is there."""
-    return max(sum(map(_open, txn.success)), sum(map(_open, txn.failure)))
-
-
-def _ranges(txn: Txn) -> int:
+def _ranges(operation: Operation) -> int:
     """That it may look over."""
-    compared = sum(bool(each.end) for each in txn.compare)
-    return compared + max(sum(map(_looks_over, txn.success)), sum(map(_looks_over, txn.failure)))
-
-
-def _looks_over(operation: Operation) -> int:
     if isinstance(operation, Txn):
-        return _ranges(operation)
+        compared = sum(bool(each.end) for each in operation.compare)
+        return compared + _most(_ranges, operation)
     return isinstance(operation, Range) and bool(operation.end)
 
 
-def _open(operation: Operation) -> int:
+def _open_ranges(operation: Operation) -> int:
+    """That it may carry out, and that answer with whatever is there."""
     if isinstance(operation, Txn):
-        return _open_ranges(operation)
-    if not isinstance(operation, Range):
-        return 0
-    return bool(operation.end) and not operation.count_only and not 0 < operation.limit <= MAX_LIMIT
+        return _most(_open_ranges, operation)
+    return (
+        isinstance(operation, Range)
+        and bool(operation.end)
+        and not operation.count_only
+        and not 0 < operation.limit <= MAX_LIMIT
+    )
+
+
+def _most(count: Callable[[Operation], int], txn: Txn) -> int:
+    return max(sum(map(count, txn.success)), sum(map(count, txn.failure)))
 
 
 def check_compare(compare: Compare) -> None:
@@ -523,9 +532,9 @@ def contains(bounds: KeyBounds, key: bytes) -> bool:
 # ---------------------------------------------------------------- What comes back
 # What a state machine gives for a command, and for a question.
 #
-# [0, revision, body]                 done; `revision` is that of the store then [code, message, number]
-# refused, and nothing has changed [452, message, 0]                   it was carried out, and its
-# answer is too large
+#     [0, revision, body]       done; `revision` is that of the store then
+#     [code, message, number]   refused, and nothing has changed
+#     [452, message, 0]         it was carried out, and its answer is too large
 
 DONE = 0
 T = TypeVar("T")
@@ -607,22 +616,21 @@ class StoreStatsAnswer(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=
     """Nothing below the compacted revision lies in the engine any more."""
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 TOO_LARGE = f"it was carried out; its answer is above {MAX_ANSWER_BYTES} bytes: give a limit"
-CARRIED_OUT = _encode((ResultUnknown.code, TOO_LARGE, 0))
+CARRIED_OUT = encode((ResultUnknown.code, TOO_LARGE, 0))
 """In the place of an answer that is larger. All members keep it for repeated commands: these bytes must
 not change."""
 _head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
 
 
 def done(revision: int, body: object) -> bytes:
-    return _encode((DONE, revision, body))
+    return encode((DONE, revision, body))
 
 
 def refused(error: LedgerError) -> bytes:
     number = error.compacted_revision if isinstance(error, Compacted) else 0
-    return _encode((error.code, str(error), number))
+    return encode((error.code, str(error), number))
 
 
 def code_of(answer: bytes) -> int:
@@ -646,9 +654,7 @@ def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
 
 
 # ----------------------------------------------------------------
-# What clients and the key-value store say to each other after the Hello: one request, one answer with
-# its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
-# ErrorResponse ends it.
+# What a client of an earlier release says first, and the answer to it.
 
 UPGRADE = "this member speaks a newer protocol: upgrade the client"
 _LENGTH, _HELLO, _ANSWER = 4, 0, 17
@@ -682,7 +688,6 @@ def answer_to_old_greeting(received: bytes) -> bytes | None:
 # What clients and the key-value store say to each other after the Hello: one request, one answer with
 # its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
 # ErrorResponse ends it.
-
 
 GROUP = "kv"
 """Of every frame on this port."""

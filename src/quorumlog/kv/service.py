@@ -4,7 +4,7 @@ is an input, so that the simulator runs the same code."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -167,7 +167,6 @@ class CommandBatches:
 # majority has confirmed the leader and the store has applied what was committed by then, from when it
 # arrived.
 
-
 Propose = Callable[[bytes, ProposalCallback], None]
 
 
@@ -180,10 +179,6 @@ class LeaseClock:
         self._ending: dict[int, LeaseState] = {}
         """Whose end is proposed: nothing keeps them alive any more."""
         self._term: int | None = None
-
-    @property
-    def term(self) -> int | None:
-        return self._term
 
     def lead(self, term: int | None, now_ms: float) -> None:
         """In which term this member leads, if it does; called as often as one likes."""
@@ -288,7 +283,6 @@ AskHistory = Callable[[bytes, Callable[[bytes | LedgerError], None]], None]
 _raw_head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
 _history = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
 _pairs = msgspec.msgpack.Decoder(list[tuple[msgspec.Raw, msgspec.Raw]])
-_NO_EVENTS = encode([])
 
 
 class OneWatch:
@@ -376,7 +370,7 @@ class WatchHub:
         """In step, of ranges."""
         self._behind: dict[ServiceSession, OrderedDict[OneWatch, None]] = {}
         """But those that ask for history."""
-        self._asking: dict[ServiceSession, int] = {}
+        self._asking = Counter[ServiceSession]()
         """How many watches do."""
         self._rounds: deque[_WatchRound] = deque()
         self._undelivered_bytes = 0
@@ -622,11 +616,7 @@ class WatchHub:
 
     def _go_on(self, session: ServiceSession) -> None:
         behind = self._behind.get(session)
-        while (
-            behind
-            and self._asking.get(session, 0) < MOST_ASKING
-            and session.unsent_bytes <= CAUGHT_UP_BYTES
-        ):
+        while behind and self._asking[session] < MOST_ASKING and session.unsent_bytes <= CAUGHT_UP_BYTES:
             watch, _ = behind.popitem(last=False)
             if watch.next_revision > self.delivered_revision:
                 self._step_in(watch)
@@ -637,54 +627,44 @@ class WatchHub:
 
     def _ask(self, watch: OneWatch) -> None:
         session, request = watch.session, watch.request
-        self._asking[session] = self._asking.get(session, 0) + 1
+        self._asking[session] += 1
         question = encode(
             History(watch.next_revision, request.key, request.end, prev_kv=request.prev_kv)
         )
 
         def on_answer(outcome: bytes | LedgerError) -> None:
-            left = self._asking.get(session, 0) - 1
-            if left > 0:
-                self._asking[session] = left
-            else:
-                self._asking.pop(session, None)
+            self._asking[session] -= 1
+            if self._asking[session] <= 0:
+                del self._asking[session]
             is_there = self._watches.get(session, {}).get(watch.number) is watch
             if isinstance(outcome, LedgerError):
                 if is_there:  # the next tick asks again
                     self._behind.setdefault(session, OrderedDict())[watch] = None
                 return
             if is_there:
-                self._answered(watch, outcome)
+                self._deliver_history(watch, outcome)
             self._go_on(session)
 
         self._ask_history(question, on_answer)
 
-    def _answered(self, watch: OneWatch, outcome: bytes) -> None:
+    def _deliver_history(self, watch: OneWatch, outcome: bytes) -> None:
         code, second, third = _raw_head.decode(outcome)
         if code:
             message = msgspec.msgpack.decode(second, type=str)
             self._end(watch, error_of(code, message, msgspec.msgpack.decode(third, type=int)))
             return
-        self._deliver_history(watch, third)
-
-    def _deliver_history(self, watch: OneWatch, answer: msgspec.Raw) -> None:
-        _, next_revision, events = _history.decode(answer)
-        delivered_revision: Any = events
-        has_changes = events != _NO_EVENTS
+        _, next_revision, events = _history.decode(third)
+        wanted: Any = events
         if not (watch.request.puts and watch.request.deletions):
             pairs = _pairs.decode(events)
-            delivered_revision = [
-                each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)
-            ]
-            has_changes = bool(delivered_revision)
+            wanted = [each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)]
         watch.next_revision = max(watch.next_revision, next_revision)
-        if has_changes:
-            self._send(watch, delivered_revision)
+        if wanted:  # without a filter none is also sent: it says how far the watch is
+            self._send(watch, wanted)
         self._catch_up(watch)
 
 
-# ---------------------------------------------------------------- KeyValueService
-# One member's answers to the clients of its store.
+# ---------------------------------------------------------------- Compactor: when history is discarded
 
 SAMPLES = 12
 """Of one period: history ends that much too late at most."""
@@ -713,7 +693,6 @@ class Compactor:
 
 # ----------------------------------------------------------------
 # KeyValueService: one member's answers to the clients of its store.
-
 
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0
@@ -808,10 +787,11 @@ class KeyValueService:
         if isinstance(request, CommandRequest):
             command = self._checked(request.command)
             body = encode(command) if isinstance(command, Grant) else request.command
-            done = partial(self._commanded, session, number)
-            self._commands.add(body, done, alone=may_answer_much(command))
+            commanded = partial(self._commanded, session, number)
+            self._commands.add(body, commanded, alone=may_answer_much(command))
         elif isinstance(request, QuestionRequest):
-            self._ask(session, request)
+            done = partial(self._answered, session, number)
+            self._query(request.question, done, session, here=request.here)
         elif isinstance(request, KeepAliveRequest):
             if not self._kept_alive:
                 self._enter(self._confirm_kept_alive)
@@ -896,14 +876,19 @@ class KeyValueService:
         else:
             answer(session, number, outcome)
 
-    def _ask(self, session: ServiceSession, request: QuestionRequest) -> None:
-        done = partial(self._answered, session, request.request_id)
-
-        def ask(member: NodeHandle) -> None:
-            timeout_ms = READ_TIMEOUT_MS
-            member.ask(MACHINE_NAME, request.question, timeout_ms, done, session, here=request.here)
-
-        self._enter(ask, session)
+    def _query(
+        self,
+        question: bytes,
+        done: Callable[[Answer], None],
+        session: ServiceSession | None = None,
+        *,
+        here: bool = False,
+    ) -> None:
+        """Ask the state machine, for a client or for this service itself."""
+        client = self if session is None else session
+        self._enter(
+            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, done, client, here=here), session
+        )
 
     def _answered(self, session: ServiceSession, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
@@ -915,7 +900,7 @@ class KeyValueService:
         def on_answer(outcome: Answer) -> None:
             done(outcome if isinstance(outcome, LedgerError) else outcome[0])
 
-        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, self, here=True))
+        self._query(question, on_answer, here=True)
 
     # ---------------------------------------------------------------- leases
 
@@ -951,38 +936,27 @@ class KeyValueService:
             except LedgerError as refusal:
                 done(refusal)
 
-        question = encode(LeaseKeys(lease))
-        self._enter(
-            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, session), session
-        )
+        self._query(encode(LeaseKeys(lease)), on_answer, session)
 
     def _time_to_live(self, session: ServiceSession, request: TimeToLiveRequest) -> None:
         number, lease = request.request_id, request.lease
 
         def on_answer(outcome: Answer) -> None:
-            if isinstance(outcome, LedgerError):
-                refuse(session, number, outcome)
-                return
             try:
+                if isinstance(outcome, LedgerError):
+                    raise outcome
                 revision, found = read_answer(outcome[0], LeaseKeysAnswer)
+                follows = self._member.refusal_unless_leading()  # only the leader counts
+                forbidden = follows or session.refusal_to_read(found.keys)
+                if forbidden is not None:
+                    raise forbidden
             except LedgerError as refusal:
                 refuse(session, number, refusal)
-                return
-            follows = self._member.refusal_unless_leading()
-            if follows is not None:
-                refuse(session, number, follows)  # only the leader counts
-                return
-            forbidden = session.refusal_to_read(found.keys)
-            if forbidden is not None:
-                refuse(session, number, forbidden)
                 return
             left_ms = self.leases.left_ms(lease, self._now_ms())
             answer(session, number, done(revision, (found.ttl_ms, left_ms, found.keys)))
 
-        question = encode(LeaseKeys(lease))
-        self._enter(
-            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, session), session
-        )
+        self._query(encode(LeaseKeys(lease)), on_answer, session)
 
     # ---------------------------------------------------------------- the clock and the store
 
@@ -1000,7 +974,8 @@ class KeyValueService:
         self._tell_on()
         due = self._compactor.tick(now_ms, self.watches.delivered_revision, leads=term is not None)
         if due is not None and due > self._compacted:
-            self._commands.add(encode(Compact(due, leads=True)), _nobody)
+            # Whatever comes of it: there is a next time.
+            self._commands.add(encode(Compact(due, leads=True)), lambda outcome: None)
         if not self._stats.swept:
             self._look()
 
@@ -1087,10 +1062,6 @@ class KeyValueService:
         self._ask_history(encode(StoreStats()), on_answer)
 
     def _status(self, session: ServiceSession, number: int) -> None:
-        def ask(member: NodeHandle) -> None:
-            stats = encode(StoreStats())
-            member.ask(MACHINE_NAME, stats, READ_TIMEOUT_MS, on_answer, session, here=True)
-
         def on_answer(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
                 refuse(session, number, outcome)
@@ -1124,7 +1095,7 @@ class KeyValueService:
                 ),
             )
 
-        self._enter(ask, session)
+        self._query(encode(StoreStats()), on_answer, session, here=True)
 
 
 def _grows(command: Command) -> bool:
@@ -1132,7 +1103,3 @@ def _grows(command: Command) -> bool:
         operations = (*command.success, *command.failure)
         return any(isinstance(each, Put | Txn) and _grows(each) for each in operations)
     return isinstance(command, Put | Grant)
-
-
-def _nobody(outcome: bytes | LedgerError) -> None:
-    """Whatever came of it: there is a next time."""

@@ -216,10 +216,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     users: Users = NO_USERS
 
     def machine(self, name: str) -> Machine | None:
-        for machine in self.machines:
-            if machine.name == name:
-                return machine
-        return None
+        return next((machine for machine in self.machines if machine.name == name), None)
 
     def free_channel(self) -> int | None:
         """For a machine that is not bound yet; None: as many are as there may be."""

@@ -21,7 +21,6 @@ import msgspec
 
 from quorumlog.log_state.control_entries import (
     ANONYMOUS,
-    MOST_NAME_CHARACTERS,
     MOST_PRODUCERS,
     Body,
     Index,
@@ -105,7 +104,8 @@ _NO_ROW: tuple[_Shelf, ...] = (_NO_SHELF,) * _FAN_OUT
 _NO_SHELVES: _Shelves = (_NO_ROW,) * _FAN_OUT
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SessionRecord)
-_record_decoder = msgspec.msgpack.Decoder(tuple[Current | None, msgspec.Raw])
+_record_decoder = msgspec.msgpack.Decoder(tuple[Current | None, list[msgspec.Raw]])
+_item_decoder = msgspec.msgpack.Decoder(tuple[Name, bytes])
 
 
 def _place(producer: str) -> tuple[int, int]:
@@ -315,43 +315,6 @@ def encode_hook(value: Any) -> object:
 def decode_producers(record: msgspec.Raw) -> Producers:
     """Raises msgspec.DecodeError."""
     current, items = _record_decoder.decode(record)
-    return Producers.of_record(current, _items(memoryview(items)))
-
-
-def _items(data: memoryview) -> Iterator[tuple[str, bytes]]:
-    """Of an array of pairs, one at a time: a list of all would be as large again as what becomes of
-    them."""
-    try:
-        count, at = _header(data, 0, _ARRAYS)
-        for _ in range(count):
-            _, at = _header(data, at, _PAIR)
-            size, at = _header(data, at, _STRINGS)
-            name, at = str(data[at : at + size], "utf-8"), at + size
-            size, at = _header(data, at, _BYTES)
-            packed, at = bytes(data[at : at + size]), at + size
-            if not 1 <= len(name) <= MOST_NAME_CHARACTERS or at > len(data):
-                raise msgspec.ValidationError("a session has no name, or is cut")
-            yield name, packed
-    except IndexError as error:
-        raise msgspec.DecodeError("sessions are cut") from error
-
-
-_Kind = tuple[int, int, dict[int, int]]
-"""MessagePack: lowest and highest first byte that says the size itself, and of the others how many bytes
-behind it say the size."""
-_ARRAYS: _Kind = (0x90, 0x9F, {0xDC: 2, 0xDD: 4})
-_PAIR: _Kind = (0x92, 0x92, {})
-_STRINGS: _Kind = (0xA0, 0xBF, {0xD9: 1, 0xDA: 2, 0xDB: 4})
-_BYTES: _Kind = (1, 0, {0xC4: 1, 0xC5: 2, 0xC6: 4})
-
-
-def _header(data: memoryview, at: int, kind: _Kind) -> tuple[int, int]:
-    """The size that stands there, and what follows it. Raises IndexError, ValidationError."""
-    first = data[at]
-    lowest, highest, widths = kind
-    if lowest <= first <= highest:
-        return first - lowest, at + 1
-    width = widths.get(first)
-    if width is None:
-        raise msgspec.ValidationError("the record of sessions is invalid")
-    return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
+    # One at a time, and none kept: a list of all would be as large again as what becomes of them.
+    decoded = (_item_decoder.decode(items.pop()) for _ in range(len(items)))
+    return Producers.of_record(current, decoded)

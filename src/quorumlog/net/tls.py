@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from quorumlog.config.tls import FILES, TlsOptions
+from quorumlog.config.tables import FILES, TlsOptions
 from quorumlog.errors import ConfigError
 
 log = logging.getLogger("quorumlog.server")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 import msgspec
@@ -92,7 +92,8 @@ class Archive:
         folder = folder_at(path)
         folder.make()
         if load_manifest(folder)[0] is None:
-            strange = sorted(name for name in folder.names() if not _is_ours(name))
+            known = {LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS}
+            strange = sorted(set(folder.names()) - known)
             if strange:
                 raise ConfigError(
                     f"{path} holds {strange[0]} and no archive; name an empty or a new directory"
@@ -125,17 +126,22 @@ class Archive:
             raise
         return archive
 
-    def begin_run(self) -> str:
-        """Name of the run's marker in _attempts/ until `end_run`; part of the name of each of its
-        files."""
+    @contextmanager
+    def run(self) -> Iterator[str]:
+        """Name of the run's marker in _attempts/ until it ends; part of the name of each of its files.
+        Those that the manifest does not name are deleted then. Raises as `load_manifest`."""
         name = f"{_RUN}{uuid.uuid4().hex}"
         path = os.path.join(ATTEMPTS, name)
         self._folder.finish(path, self._folder.create(path))
-        return name
+        try:
+            yield name
+        except BaseException:
+            with suppress(Exception):  # what it cannot remove, the next run does
+                self.end_run(name)
+            raise
+        self.end_run(name)
 
     def end_run(self, run: str) -> None:
-        """Delete its files that the manifest does not name, however it ended. Raises as
-        `load_manifest`."""
         self._folder.delete([os.path.join(ATTEMPTS, run)])
         if not self._folder.is_locked:
             with suppress(ConfigError):  # a put of its own that had no answer is refused from here on
@@ -306,10 +312,6 @@ def _checked_footer(path: str, part: Part) -> Part:
             f"{path} is not the file that was written", path=path, position=-1, index=part.first_index
         )
     return found
-
-
-def _is_ours(name: str) -> bool:
-    return name in (LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
 
 
 def load_manifest(folder: ArchiveFolder) -> tuple[ArchiveManifest | None, str]:

@@ -38,12 +38,16 @@ class ArchiveFolder(Protocol):
     """One run writes at a time; otherwise any number, and `replace_manifest` refuses all but one."""
 
     def make(self, name: str = "") -> None:
-        """Itself, or a folder in it. Raises ConfigError."""
+        """Itself, or a folder in it, where there are folders. Raises ConfigError."""
+        return
 
     def lock(self) -> None:
-        """Until `close`. Raises ConfigError: another run has."""
+        """Until `close`, where there are locks. Raises ConfigError: another run has."""
+        return
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the lock."""
+        return
 
     def names(self) -> list[str]:
         """Names of its files, without those in folders below."""
@@ -90,7 +94,7 @@ def absolute(path: str) -> str:
     return path if is_object(path) else os.path.abspath(path)
 
 
-class LocalFolder:
+class LocalFolder(ArchiveFolder):
     is_locked = True
 
     def __init__(self, path: str) -> None:
@@ -98,7 +102,6 @@ class LocalFolder:
         self._lock = -1
 
     def make(self, name: str = "") -> None:
-        """See `ArchiveFolder`, as for all below."""
         if os.path.exists(self.path) and not os.path.isdir(self.path):
             raise ConfigError(f"{self.path} is a file; name a directory for the archive")
         os.makedirs(self._at(name), exist_ok=True)
@@ -195,7 +198,7 @@ _URL = re.compile(
 )
 
 
-class ObjectFolder:
+class ObjectFolder(ArchiveFolder):
     """The environment names the store and the account: AWS_ENDPOINT_URL, AWS_REGION,
     AWS_ACCESS_KEY_ID and the others."""
 
@@ -217,29 +220,16 @@ class ObjectFolder:
         self._bucket, self._prefix = parts[1], parts[2].removeprefix("/")
         self.path = f"{OBJECTS}{self._bucket}{parts[2]}"
 
-    def make(self, name: str = "") -> None:
-        """See `ArchiveFolder`, as for all below."""
-
-    def lock(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
     def names(self) -> list[str]:
-        import obstore
-
         with asking(self.path):
-            found = obstore.list_with_delimiter(self._store(), self._prefix or None)
+            found = self._store().list_with_delimiter(self._prefix or None)
         keys = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         # A store's console marks a folder by an object of its name.
         return [key.rpartition("/")[2] for key in keys if key != self._prefix]
 
     def sizes(self, name: str) -> dict[str, int]:
-        import obstore
-
         with asking(self.path):
-            found = obstore.list_with_delimiter(self._store(), self._key(name))["objects"]
+            found = self._store().list_with_delimiter(self._key(name))["objects"]
         below = self._key(name) + "/"
         return {e["path"].removeprefix(below): e["size"] for e in found if e["path"].startswith(below)}
 
@@ -248,57 +238,46 @@ class ObjectFolder:
             return self._file_system().open_output_stream(f"{self._bucket}/{self._key(name)}")
 
     def finish(self, name: str, file: pa.NativeFile) -> int:
-        import obstore
-
         size = int(file.tell())
         with asking(self.path):
             try:
                 file.close()
             except OSError:
                 # Its answer was lost, and repeated it is refused: no other file has had this name.
-                try:
-                    found = obstore.head(self._store(), self._key(name))["size"]
-                except FileNotFoundError:
-                    found = -1
-                if found != size:
+                if self._size(name) != size:
                     raise
         return size
 
     def exists(self, name: str) -> bool:
-        import obstore
-
         with asking(self.path):
-            try:
-                obstore.head(self._store(), self._key(name))
-            except FileNotFoundError:
-                return False
-            return True
+            return self._size(name) >= 0
+
+    def _size(self, name: str) -> int:
+        """-1: there is no such file."""
+        try:
+            return self._store().head(self._key(name))["size"]
+        except FileNotFoundError:
+            return -1
 
     def open(self, name: str) -> pa.NativeFile:
         return self._file_system().open_input_file(f"{self._bucket}/{self._key(name)}")
 
     def move(self, moves: Sequence[tuple[str, str]]) -> None:
-        import obstore
-
         with asking(self.path):
             for source, target in moves:
                 with suppress(FileNotFoundError):
-                    obstore.copy(self._store(), self._key(source), self._key(target))
+                    self._store().copy(self._key(source), self._key(target))
         self.delete([source for source, _ in moves])
 
     def delete(self, names: Sequence[str]) -> None:
-        import obstore
-
         if names:
             with asking(self.path), suppress(FileNotFoundError):
-                obstore.delete(self._store(), [self._key(name) for name in names])
+                self._store().delete([self._key(name) for name in names])
 
     def read_manifest(self) -> tuple[bytes, str] | None:
-        import obstore
-
         with asking(self.path):
             try:
-                found = obstore.get(self._store(), self._key(MANIFEST_NAME))
+                found = self._store().get(self._key(MANIFEST_NAME))
                 return bytes(found.bytes()), _tag(found.meta["e_tag"])
             except FileNotFoundError as error:
                 if "<Code>NoSuchBucket" in str(error):
@@ -318,14 +297,12 @@ class ObjectFolder:
 
     def _put_manifest(self, content: bytes, tag: str) -> str | None:
         """None: refused, since another one is there."""
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         mode: Literal["create"] | dict[str, str] = {"e_tag": tag} if tag else "create"
         with asking(self.path):
             try:
-                put = obstore.put(
-                    self._store(),
+                put = self._store().put(
                     self._key(MANIFEST_NAME),
                     content,
                     mode=mode,  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -46,27 +45,15 @@ ROW_SCHEMA = pa.schema(
 )
 
 
-class Rows(NamedTuple):
-    rows: pa.RecordBatch
-    controls: bytes
-    """Control entries, which are no rows, encoded back to back."""
-    time_ms: int
-    """The time at the end of the batch."""
-    resets: tuple[Reset, ...]
-    """Of the log's clock, in the batch."""
-
-
-def rows_of(batch: EntryBatch, times: AppendTimes) -> Rows:
-    runs = times.runs(batch)
-    controls = b"".join(bytes(batch.slice(at, at + 1).buffer) for at in batch.control_positions())
+def _resets_in(batch: EntryBatch) -> tuple[Reset, ...]:
+    """Of the log's clock."""
     kinds = batch.headers()["magic"]
-    resets = tuple(
+    return tuple(
         Reset(batch.first_index + at, time_ms)
         for at in batch.log_state_positions()
         if kinds[at] == EntryKind.CLOCK
         if (time_ms := said_ms(EntryKind.CLOCK, batch.body(at))) is not None
     )
-    return Rows(record_batch_of(batch, ROW_SCHEMA, times=runs), controls, runs[-1][1], resets)
 
 
 def split_controls(encoded: bytes) -> list[tuple[int, bytes]]:
@@ -172,14 +159,15 @@ class PartWriter:
         self.bytes = 0
 
     def add(self, batch: EntryBatch, times: AppendTimes) -> None:
-        rows, controls, self._time_ms, resets = rows_of(batch, times)
-        self._resets += resets
+        runs = times.runs(batch)
+        rows, self._time_ms = record_batch_of(batch, ROW_SCHEMA, times=runs), runs[-1][1]
+        self._resets += _resets_in(batch)
         if self._chain_before < 0:
             self._chain_before = batch.chain_before
         self._end = (batch.last_index + 1, int(batch.words()[2][-1]), chain_at_end(batch))
         self.bytes += batch.total_bytes
         self.row_count += rows.num_rows
-        self._controls.append(controls)
+        self._controls += [bytes(batch.slice(at, at + 1).buffer) for at in batch.control_positions()]
         # Cut by bodies alone: the file does not depend on how its entries came in batches.
         ends = np.cumsum(
             pc.binary_length(rows.column("body")).to_numpy(zero_copy_only=False), dtype=np.int64
@@ -248,16 +236,12 @@ def unreadable(path: str, index: int, error: Exception) -> StoreFailure:
     return broken(path, index, f"the file cannot be read: {error}")
 
 
-@contextmanager
-def _source(paths: Sequence[str]) -> Iterator[pa.NativeFile]:
+def _source(paths: Sequence[str]) -> pa.NativeFile:
     """The first that is there."""
-    opened = None
     for path in paths[:-1]:
         with suppress(FileNotFoundError):
-            opened = _open(path)
-            break
-    with opened or _open(paths[-1]) as source:
-        yield source
+            return _open(path)
+    return _open(paths[-1])
 
 
 def _open(path: str) -> pa.NativeFile:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
+from dataclasses import dataclass
 
 import msgspec
 
@@ -43,6 +44,7 @@ from quorumlog.pipelines.places import (
     linked,
     open_log,
     parts_of,
+    range_in,
 )
 from quorumlog.pipelines.tables.target import ArchiveTable, archive_directory, table_at
 
@@ -50,10 +52,6 @@ Progress = Callable[[int, int], None]
 PART_BYTES = 128 * MIB
 WAVE_PARTS = 64
 """Written together, and then named in one manifest."""
-
-
-def no_progress(done: int, in_all: int) -> None:
-    """Ignore progress."""
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +81,7 @@ def archive(
     part_bytes: int = PART_BYTES,
     verify: bool = False,
     engine: WorkEngine | None = None,
-    report: Progress = no_progress,
+    report: Progress = lambda done, in_all: None,
 ) -> Archived:
     """Add to `target`, a directory, `s3://BUCKET/PREFIX`, `delta:DIR` or `iceberg:TABLE`, the committed
     entries not in it yet.
@@ -107,7 +105,7 @@ def archive(
             run = _Run(into, log, source, part_bytes, engine or LocalEngine(), report)
             if verify:
                 run.read_back()
-            return _archive_into(run, into, log, table, first_index, stop_index, hold)
+            return _archive_into(run, table, first_index, stop_index, hold)
 
 
 class PartWork(msgspec.Struct, frozen=True):
@@ -116,7 +114,7 @@ class PartWork(msgspec.Struct, frozen=True):
     place: Place
     directory: str
     run: str
-    """Of `Archive.begin_run`: as long as it is there, the file is wanted."""
+    """Of `Archive.run`: as long as it is there, the file is wanted."""
     first_index: int
     stop_index: int
     time_ms: int | None
@@ -178,54 +176,36 @@ def verify_part(work: VerifyWork) -> Verified:
     return Verified(part.stop_index - part.first_index)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        into: Archive,
-        log: OpenLog,
-        source: Place,
-        part_bytes: int,
-        engine: WorkEngine,
-        report: Progress,
-    ) -> None:
-        self._into = into
-        self._log = log
-        self._source = source
-        self._part_bytes = part_bytes
-        self._engine = engine
-        self._report = report
+    into: Archive
+    log: OpenLog
+    source: Place
+    part_bytes: int
+    engine: WorkEngine
+    report: Progress
 
     def read_back(self) -> None:
         """Raises DirectoryDamaged."""
-        into = self._into
-        works = [
-            VerifyWork(tuple(map(absolute, into.paths_of(part))), part) for part in into.manifest.parts
-        ]
-        for _ in self._engine.map(verify_part, works):
+        paths = ((tuple(map(absolute, self.into.paths_of(p))), p) for p in self.into.manifest.parts)
+        for _ in self.engine.map(verify_part, [VerifyWork(*each) for each in paths]):
             pass
 
     def write(self, first: int, stop: int, chain: int | None, time_ms: int) -> None:
         """In waves, so that an interruption costs one of them at most."""
-        run = self._into.begin_run()
-        try:
+        with self.into.run() as run:
             self._write(run, first, stop, chain, time_ms)
-        except BaseException:
-            with suppress(Exception):  # what it cannot remove, the next run does
-                self._into.end_run(run)
-            raise
-        self._into.end_run(run)
 
     def _write(self, run: str, first: int, stop: int, chain: int | None, time_ms: int) -> None:
-        directory = absolute(os.path.join(self._into.path, ATTEMPTS))
+        directory = absolute(os.path.join(self.into.path, ATTEMPTS))
+        edges = even_cuts(self.log, first, stop, self.part_bytes)
         works = [
             PartWork(source, directory, run, low, high, time_ms if low == first else None)
-            for source, low, high in parts_of(
-                self._source, even_cuts(self._log, first, stop, self._part_bytes)
-            )
+            for source, low, high in parts_of(self.source, edges)
         ]
         for at in range(0, len(works), WAVE_PARTS):
             done: list[Attempt] = []
-            for attempt in self._engine.map(write_part, works[at : at + WAVE_PARTS]):
+            for attempt in self.engine.map(write_part, works[at : at + WAVE_PARTS]):
                 part = attempt.part
                 if chain is not None and part.chain_before != chain:
                     raise broken(
@@ -233,33 +213,28 @@ class _Run:
                     )
                 chain = part.last_chain
                 done.append(attempt)
-                self._report(part.stop_index - first, stop - first)
+                self.report(part.stop_index - first, stop - first)
             is_last = at + WAVE_PARTS >= len(works)
             while is_last and done and not done[-1].part.rows:
                 # Only control entries, one of which may be the hold that this archive has moved: they go
                 # with the next data, or each run would find something new.
                 done.pop()
-            self._into.add([(attempt.part, attempt.file) for attempt in done])
+            self.into.add([(attempt.part, attempt.file) for attempt in done])
 
 
 def _archive_into(
-    run: _Run,
-    into: Archive,
-    log: OpenLog,
-    table: ArchiveTable | None,
-    first_index: int | None,
-    stop_index: int | None,
-    hold: str,
+    run: _Run, table: ArchiveTable | None, first_index: int | None, stop_index: int | None, hold: str
 ) -> Archived:
+    into, log = run.into, run.log
     parts = into.manifest.parts
     first = parts[-1].stop_index if parts else _where_to_begin(log, first_index)
-    stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+    _, stop = range_in(log, None, stop_index)
     chain = parts[-1].last_chain if parts else chain_before(log, first)
     _refuse_another_log(into, log)
     if hold:
-        client = _held(log).client
-        refuse_consumer(client.readers(), hold, "an archive")
-        client.reader(hold, hold="archive", first_index=first)
+        assert isinstance(log, ServedLog), "a hold is of running members"
+        refuse_consumer(log.client.readers(), hold, "an archive")
+        log.client.reader(hold, hold="archive", first_index=first)
     if parts and log.begin_index > first:
         raise IndexOutOfRange(
             f"the log begins at {log.begin_index} by now, and {into.path} ends at {first - 1}: the"
@@ -277,8 +252,8 @@ def _archive_into(
     if table is not None and into.manifest.parts:
         table.add(into.files(), f"{into.cluster_id}/{into.group}")
     compared = _compared(into, log)
-    if hold and into.manifest.parts:
-        reader = _held(log).client.reader(hold, hold="archive", first_index=first)
+    if isinstance(log, ServedLog) and hold and into.manifest.parts:
+        reader = log.client.reader(hold, hold="archive", first_index=first)
         if reader.position <= into.stop_index:
             reader.commit(into.stop_index, last_chain=into.manifest.parts[-1].last_chain)
     return Archived(
@@ -309,11 +284,6 @@ def _where_to_begin(log: OpenLog, first_index: int | None) -> int:
             committed_index=log.stop_index - 1,
         )
     return log.begin_index if first_index is None else first_index
-
-
-def _held(log: OpenLog) -> ServedLog:
-    assert isinstance(log, ServedLog), "a hold is of running members"
-    return log
 
 
 def _refuse_another_log(into: Archive, log: OpenLog) -> None:

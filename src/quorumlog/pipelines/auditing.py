@@ -15,8 +15,6 @@ from itertools import pairwise, zip_longest
 import msgspec
 import numpy as np
 
-from quorumlog.client import connect
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import (
     ConfigError,
     DirectoryDamaged,
@@ -29,7 +27,7 @@ from quorumlog.header_array import HEADER_DTYPE, UInt64Array, field_of
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archive_parts import check
 from quorumlog.pipelines.engine import LocalEngine, WorkEngine
-from quorumlog.pipelines.places import Place, as_seen_anywhere, chain_at_end, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, chain_at_end, connected, open_log
 from quorumlog.pipelines.tables.target import holes_of, table_at
 
 BLOCK_ENTRIES = 1 << 14
@@ -63,9 +61,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 def members_of(servers: Place) -> tuple[list[Place], list[Difference]]:
     """A place for each member; those that do not answer are differences."""
-    with connect(
-        servers.servers, group=servers.group or DEFAULT_GROUP, timeout_ms=servers.timeout_ms
-    ) as log:
+    with connected(servers) as log:
         rows = log.status()
     if not any(row.reachable for row in rows):
         raise Unreachable(

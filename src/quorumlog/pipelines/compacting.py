@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from quorumlog.arrow import ENTRY_SCHEMA, record_batch_of
-from quorumlog.client import connect
-from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, asking, sync_path
 from quorumlog.pipelines.engine import LocalEngine, WorkEngine
@@ -31,10 +30,12 @@ from quorumlog.pipelines.places import (
     Place,
     chain_at_end,
     check_seen,
+    connected,
     even_cuts,
     linked,
     open_log,
     parts_of,
+    range_in,
 )
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
@@ -99,19 +100,18 @@ def compact(
         # numbers of another range would leave out other rows.
         appended = _append(pq.read_table(file), into, existing)
     elif into is not None:
-        with connect(into.servers, group=into.group or DEFAULT_GROUP, timeout_ms=into.timeout_ms) as log:
+        with connected(into) as log:
             log.layout()  # one that is not there is told before anything is read
     with closing(open_log(source)) as log:
-        first = log.begin_index if first_index is None else first_index
-        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        first, stop = range_in(log, first_index, stop_index)
         edges = even_cuts(log, first, stop, PART_BYTES)
-    rows, entries, ends = _latest(None, []), 0, None
+    rows, entries, ends = _ROWS.empty_table(), 0, None
     with _attempts(file) as attempts:
         works = [FoldWork(*part, key, attempts) for part in parts_of(source, edges)]
         for work, part in zip(works, (engine or LocalEngine()).map(fold, works), strict=True):
             ends = part.ends.behind(ends, work.first_index, source.name)
             with pa.OSFile(part.file) as stored:
-                rows = _latest(rows, [pa.ipc.open_file(stored).read_all()])
+                rows = _latest([rows, pa.ipc.open_file(stored).read_all()])
             os.unlink(part.file)
             entries += part.entries
             report(work.stop_index - first, stop - first)
@@ -191,7 +191,7 @@ class Folded(msgspec.Struct, frozen=True):
 def fold(work: FoldWork) -> Folded:
     """A work: under a name of its own."""
     key_of, first, stop = KeyOf(work.key), work.first_index, work.stop_index
-    kept, waiting, waiting_bytes, entries = _latest(None, []), [], 0, 0
+    kept, waiting, waiting_bytes, entries = _ROWS.empty_table(), [], 0, 0
     before = last = -1
     check_seen(work.directory)
     with closing(open_log(work.place)) as log:
@@ -205,8 +205,8 @@ def fold(work: FoldWork) -> Folded:
             entries += rows.num_rows
             waiting_bytes += batch.total_bytes
             if waiting_bytes >= FOLD_BYTES:
-                kept, waiting, waiting_bytes = _latest(kept, waiting), [], 0
-    kept = _latest(kept, waiting)
+                kept, waiting, waiting_bytes = _latest([kept, *waiting]), [], 0
+    kept = _latest([kept, *waiting])
     path = os.path.join(work.directory, f"{first:020d}-{uuid.uuid4().hex}.arrow")
     with (
         asking(work.directory),
@@ -217,11 +217,8 @@ def fold(work: FoldWork) -> Folded:
     return Folded(path, entries, Ends(before, last))
 
 
-def _latest(kept: pa.Table | None, fresh: list[pa.Table]) -> pa.Table:
+def _latest(tables: list[pa.Table]) -> pa.Table:
     """The row with the highest index of each key; rows without a key are left out."""
-    tables = [*([] if kept is None else [kept]), *fresh]
-    if not tables:
-        return _ROWS.empty_table()
     rows = pa.concat_tables(tables).combine_chunks()
     rows = rows.filter(rows.column("key").is_valid())
     newest = rows.select(["key", "index"]).group_by("key").aggregate([("index", "max")])
@@ -248,12 +245,7 @@ def _existing(file: str) -> About | None:
 
 def _append(rows: pa.Table, into: Place, about: About) -> int:
     """Those that are not there yet."""
-    with connect(
-        into.servers,
-        group=into.group or DEFAULT_GROUP,
-        timeout_ms=into.timeout_ms,
-        producer_id=about.producer_id,
-    ) as log:
+    with connected(into, about.producer_id) as log:
         first = number = log.last_sequence() + 1
         for part in cut(rows.column("body").slice(number).combine_chunks()):
             log.append_batch(part.to_pylist(), sequence=number)

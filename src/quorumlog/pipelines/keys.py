@@ -31,9 +31,8 @@ class KeyOf:
         the entry, for a body of another form."""
         if not len(bodies):  # of a batch of control entries
             return pa.array([], pa.binary())
-        if self.form == "prefix":
-            return self._prefixes(bodies, indices)
-        return self._json(bodies, indices) if self.form == "json" else self._arrow(bodies, indices)
+        keys = {"prefix": self._prefixes, "json": self._json, "arrow": self._arrow}[self.form]
+        return keys(bodies, indices)
 
     def _prefixes(self, bodies: pa.Array, indices: pa.Array) -> pa.Array:
         size = int(self.what)
@@ -44,27 +43,24 @@ class KeyOf:
 
     def _json(self, bodies: pa.Array, indices: pa.Array) -> pa.Array:
         """One parse for all: a line a body. Only the path is built, whatever else the objects hold."""
-        kind = pa.string()
-        path = self.what.split(".")
         try:
-            column = _parsed(bodies, _nested(path, kind), path)
-        except pa.ArrowInvalid:
-            try:  # numbers are keys, too, by how they are written by everybody
-                column = _parsed(bodies, _nested(path, pa.int64()), path)
-            except pa.ArrowInvalid as error:
-                raise _wrong(self._first_bad(bodies, indices), f"has no such JSON: {error}") from None
+            column = self._parsed(bodies)
+        except pa.ArrowInvalid as error:
+            raise _wrong(self._first_bad(bodies, indices), f"has no such JSON: {error}") from None
         return column.cast(pa.string()).cast(pa.binary())
 
-    def _first_bad(self, bodies: pa.Array, indices: pa.Array) -> pa.Scalar:
+    def _parsed(self, bodies: pa.Array) -> pa.Array:
         path = self.what.split(".")
+        try:
+            return _parsed(bodies, _nested(path, pa.string()), path)
+        except pa.ArrowInvalid:  # numbers are keys, too, by how they are written by everybody
+            return _parsed(bodies, _nested(path, pa.int64()), path)
+
+    def _first_bad(self, bodies: pa.Array, indices: pa.Array) -> pa.Scalar:
         for at in range(len(bodies)):  # on the way to an error only
-            for kind in (pa.string(), pa.int64()):
-                try:
-                    _parsed(bodies.slice(at, 1), _nested(path, kind), path)
-                    break
-                except pa.ArrowInvalid:
-                    continue
-            else:
+            try:
+                self._parsed(bodies.slice(at, 1))
+            except pa.ArrowInvalid:
                 return indices[at]
         return indices[0]
 

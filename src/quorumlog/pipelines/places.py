@@ -66,6 +66,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
+def connected(place: Place, producer_id: str | None = None) -> LedgerClient:
+    """A client of the members that `place` names."""
+    return connect(
+        place.servers,
+        group=place.group or DEFAULT_GROUP,
+        timeout_ms=place.timeout_ms,
+        producer_id=producer_id,
+    )
+
+
 class OpenLog(Protocol):
     """Entries of [begin_index, stop_index), all of them committed."""
 
@@ -141,7 +151,7 @@ class ServedLog:
         """The same, of those that know all resets of the clock before `stop_index`: one that is not
         known makes times too young, and is no error."""
         self._batch_bytes = place.batch_bytes
-        self.client: LedgerClient = connect(place.servers, group=self.group, timeout_ms=place.timeout_ms)
+        self.client = connected(place)
         try:
             self._look(place)
         except BaseException:
@@ -243,15 +253,25 @@ class DirectoryLog:
         self._reader.close()
 
 
+def range_in(log: OpenLog, first_index: int | None, stop_index: int | None) -> tuple[int, int]:
+    """(first, stop) of a call that may name them: by default all, and never beyond the log's end."""
+    return (
+        log.begin_index if first_index is None else first_index,
+        log.stop_index if stop_index is None else min(stop_index, log.stop_index),
+    )
+
+
+def position_at(log: OpenLog, index: int) -> int:
+    return int(next(iter(log.batches(index, index + 1))).first_header.pos)
+
+
 def bytes_of(place: Place) -> int:
     """Of the entries that are there, by the positions of the first and the last one. Raises as
     `open_log`."""
     with closing(open_log(place)) as log:
         if log.begin_index >= log.stop_index:
             return 0
-        ends = (log.begin_index, log.stop_index - 1)
-        first, last = (int(next(iter(log.batches(at, at + 1))).headers()["pos"][0]) for at in ends)
-        return last - first
+        return position_at(log, log.stop_index - 1) - position_at(log, log.begin_index)
 
 
 def even_cuts(log: OpenLog, first: int, stop: int, part_bytes: int) -> list[int]:
@@ -261,10 +281,7 @@ def even_cuts(log: OpenLog, first: int, stop: int, part_bytes: int) -> list[int]
     if first >= stop:
         return []
     samples = np.unique(np.linspace(first, stop - 1, 65).round().astype(np.int64))
-    positions = np.array(
-        [int(next(iter(log.batches(at, at + 1))).headers()["pos"][0]) for at in samples.tolist()],
-        np.int64,
-    )
+    positions = np.array([position_at(log, at) for at in samples.tolist()], np.int64)
     count = max(1, -(-int(positions[-1] - positions[0]) // part_bytes))
     targets = positions[0] + np.arange(1, count) * (positions[-1] - positions[0]) / count
     inner = np.interp(targets, positions, samples).round().astype(np.int64)

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from quorumlog.arrow import record_batch_of
 from quorumlog.batch import EntryBatch
-from quorumlog.client import LedgerClient, connect
-from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.client import LedgerClient
+from quorumlog.config import MIB
 from quorumlog.errors import BadRequest, ConfigError, ProducerExpired
-from quorumlog.pipelines.places import OpenLog, Place, linked, open_log
+from quorumlog.pipelines.places import OpenLog, Place, connected, linked, open_log, range_in
 
 Transform = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
 """Rows of `quorumlog.arrow.ENTRY_SCHEMA`, to those that are appended: fewer, or with other bodies."""
@@ -65,19 +65,10 @@ def replay(
     Raises ConfigError, LedgerError, DirectoryDamaged; entries appended by then stay, and the same
     `replay_id` continues after them."""
     checked_target(target, replay_id)
-    with (
-        closing(open_log(source)) as log,
-        connect(
-            target.servers,
-            group=target.group or DEFAULT_GROUP,
-            timeout_ms=target.timeout_ms,
-            producer_id=replay_id,
-        ) as into,
-    ):
+    with closing(open_log(source)) as log, connected(target, replay_id) as into:
         refuse_own_log(log, source, target, again=again)
         refuse_other_counting(into, replay_id)
-        first = log.begin_index if first_index is None else first_index
-        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        first, stop = range_in(log, first_index, stop_index)
         appended = 0
         pace = _Pace(rows_per_s)
         number, present = 0, into.last_sequence() + 1
@@ -118,9 +109,7 @@ def refuse_own_log(log: OpenLog, source: Place, target: Place, *, again: bool) -
     """Raises ConfigError."""
     if again or not log.cluster_id:
         return
-    with connect(
-        target.servers, group=target.group or DEFAULT_GROUP, timeout_ms=target.timeout_ms
-    ) as into:
+    with connected(target) as into:
         if log.cluster_id == into.layout().cluster_id:
             raise ConfigError(
                 f"{source.name} is the same log as {target.servers}: its rows would be there twice."

@@ -23,6 +23,7 @@ from quorumlog.pipelines.places import (
     linked,
     open_log,
     parts_of,
+    range_in,
 )
 
 MINUTE_MS = 60_000
@@ -129,7 +130,8 @@ def count(work: CountWork) -> PartCounted:
             )
             if key_of is not None:
                 of_rows = key_of.keys(rows.column("body"), rows.column("index"))
-                keys.add(_keys_of(of_rows, pa.array(lengths.astype(np.int64))))
+                ones, sizes_64 = np.ones(len(lengths), np.int64), lengths.astype(np.int64)
+                keys.add(pa.table([of_rows, ones, sizes_64], schema=_KEY_SCHEMA))
     found.sizes, found.ends = sizes.tolist(), Ends(before, last)
     if key_of is not None:
         sink = pa.BufferOutputStream()
@@ -157,8 +159,7 @@ def statistics(
     if key:
         KeyOf(key)  # wrong ones are told before anything is read
     with closing(open_log(place)) as log:
-        first = log.begin_index if first_index is None else first_index
-        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        first, stop = range_in(log, first_index, stop_index)
         group, edges = log.group, even_cuts(log, first, stop, PART_BYTES)
     works = [CountWork(*part, key) for part in parts_of(place, edges)]
     whole = PartCounted(minutes={}, terms={})
@@ -227,13 +228,7 @@ def _add(into: dict[int, Counted], group: int, entries: int, size: int) -> None:
     counted.bytes += size
 
 
-def _no_keys() -> pa.Table:
-    fields = {"key": pa.binary(), "entries": pa.int64(), "bytes": pa.int64()}
-    return pa.schema(list(fields.items())).empty_table()
-
-
-def _keys_of(found: pa.Array, lengths: pa.Array) -> pa.Table:
-    return pa.table({"key": found, "entries": pa.array(np.ones(len(found), np.int64)), "bytes": lengths})
+_KEY_SCHEMA = pa.schema([("key", pa.binary()), ("entries", pa.int64()), ("bytes", pa.int64())])
 
 
 class _Keys:
@@ -241,7 +236,7 @@ class _Keys:
     not gone through for each batch."""
 
     def __init__(self) -> None:
-        self._counted = _no_keys()
+        self._counted = _KEY_SCHEMA.empty_table()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
 

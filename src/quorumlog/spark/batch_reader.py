@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import TypeVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -24,52 +24,32 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.types import StructType
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
-from quorumlog.spark.options import IndexRange, LedgerOptions, StatedOffset, resolve
+from quorumlog.spark.options import IndexRange, LedgerOptions
 from quorumlog.spark.reading import (
-    ENTRY_VIEW,
-    EntryView,
-    GroupFinder,
-    SourceOpener,
+    LogReader,
     index_from,
     keep_modules,
     planned,
-    read_partition,
+    stated_range,
 )
 from quorumlog.spark.short_errors import in_short
-from quorumlog.spark.sources.ledger_source import open_source, served_groups
 
 _logger = logging.getLogger(__name__)
 
 
-class LedgerBatchReader(DataSourceReader):
+class LedgerBatchReader(LogReader, DataSourceReader):
     """Reads the entries committed when the query was planned."""
 
-    def __init__(
-        self,
-        options: LedgerOptions,
-        schema: StructType,
-        opener: SourceOpener = open_source,
-        served: GroupFinder = served_groups,
-        view: EntryView = ENTRY_VIEW,
-    ) -> None:
-        """Raises ConfigError if `schema` is not made of our columns."""
-        view.check_schema(schema, options)
-        self._view = view
-        self._options = options
-        self._schema = schema
-        self._opener = opener
-        self._served = served
-        self._first_index = 0
-        self._stop_index = sys.maxsize
-        """What pushed filters leave of the log."""
-        self._begin_ms: int | None = None
-        self._end_ms: int | None = None
-        """The same by append time, in milliseconds since 1970; the end is exclusive."""
-        self._pushed: list[str] = []
+    _first_index = 0
+    _stop_index = sys.maxsize
+    """What pushed filters leave of the log."""
+    _begin_ms: int | None = None
+    _end_ms: int | None = None
+    """The same by append time, in milliseconds since 1970; the end is exclusive."""
+    _pushed: Sequence[str] = ()
 
     @in_short
     def partitions(self) -> list[InputPartition]:
@@ -84,19 +64,7 @@ class LedgerBatchReader(DataSourceReader):
     def _planned(self, options: LedgerOptions) -> Sequence[InputPartition]:
         with closing(self._opener(options)) as source:
             bounds = source.bounds()
-
-            def at(time_ms: int | None, stated: StatedOffset) -> StatedOffset:
-                if time_ms is None:
-                    return stated
-                return index_from(source, bounds.begin_index, bounds.stop_index, time_ms)
-
-            stated = resolve(
-                at(options.starting_timestamp_ms, options.starting_offsets),
-                at(options.ending_timestamp_ms, options.ending_offsets),
-                bounds,
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
-            first_index, stop_index = self._narrowed(stated)
+            first_index, stop_index = self._narrowed(stated_range(options, source, bounds))
             if self._begin_ms is not None:
                 first_index = index_from(source, first_index, stop_index, self._begin_ms)
             if self._end_ms is not None:
@@ -108,10 +76,6 @@ class LedgerBatchReader(DataSourceReader):
                 *(len(parts), ", ".join(self._pushed) or "none"),
             )
         return self._view.planned(options, parts)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `read_partition`."""
-        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
     def _narrowed(self, stated: IndexRange) -> IndexRange:
         first_index = max(stated.first_index, self._first_index)
@@ -134,47 +98,56 @@ class PushdownReader(LedgerBatchReader):
         if isinstance(condition, IsNotNull):
             [name] = condition.attribute  # as the user's schema spells it
             return name.lower() != TIME_COLUMN  # no other column of ours is ever null
-        match condition:
-            case EqualTo(("index",), int(value)):
-                self._keep(value, value + 1)
-            case GreaterThan(("index",), int(value)):
-                self._keep(value + 1, sys.maxsize)
-            case GreaterThanOrEqual(("index",), int(value)):
-                self._keep(value, sys.maxsize)
-            case LessThan(("index",), int(value)):
-                self._keep(0, value)
-            case LessThanOrEqual(("index",), int(value)):
-                self._keep(0, value + 1)
-            case _:
-                return False
+        span = span_of(condition, "index", int)
+        if span is None:
+            return False
+        low, high = span
+        if low is not None:
+            self._first_index = max(self._first_index, low + isinstance(condition, GreaterThan))
+        if high is not None:
+            stop_index = high + (not isinstance(condition, LessThan))
+            self._stop_index = min(self._stop_index, max(stop_index, 0))
         return True
 
     def _narrow(self, condition: Filter) -> bool:
         """True: a condition on the append time, by which less of the log is read. Spark applies it all
         the same: its times are finer than ours."""
-        match condition:
-            case EqualTo(("append_time",), datetime() as value):
-                self._between(value, value)
-            case GreaterThan(("append_time",), datetime() as value):
-                self._between(value, None)
-            case GreaterThanOrEqual(("append_time",), datetime() as value):
-                self._between(value, None)
-            case LessThan(("append_time",), datetime() as value):
-                self._between(None, value)
-            case LessThanOrEqual(("append_time",), datetime() as value):
-                self._between(None, value)
-            case _:
-                return False
+        span = times_of(condition, TIME_COLUMN)
+        if span is None:
+            return False
+        begin_ms, last_ms = span
+        if begin_ms is not None:
+            self._begin_ms = max(self._begin_ms or 0, begin_ms)
+        if last_ms is not None:
+            end_ms = last_ms + 1
+            self._end_ms = end_ms if self._end_ms is None else min(self._end_ms, end_ms)
         return True
 
-    def _between(self, begin: datetime | None, end: datetime | None) -> None:
-        """Of a time without a zone Spark means its own zone, which is this process's."""
-        if begin is not None:
-            self._begin_ms = max(self._begin_ms or 0, milliseconds_of(begin.astimezone(UTC)))
-        if end is not None:
-            end_ms = milliseconds_of(end.astimezone(UTC)) + 1
-            self._end_ms = end_ms if self._end_ms is None else min(self._end_ms, end_ms)
 
-    def _keep(self, first_index: int, stop_index: int) -> None:
-        self._first_index = max(self._first_index, first_index)
-        self._stop_index = min(self._stop_index, max(stop_index, 0))
+V = TypeVar("V")
+
+
+def span_of(condition: Filter, column: str, kind: type[V]) -> tuple[V | None, V | None] | None:
+    """The lowest and the highest value of the column that a comparison lets through, both inclusive,
+    also of `<` and `>`; of an end None: it is open. None: another condition."""
+    span: tuple[V | None, V | None]
+    match condition:
+        case EqualTo((name,), value):
+            span = value, value
+        case GreaterThan((name,), value) | GreaterThanOrEqual((name,), value):
+            span = value, None
+        case LessThan((name,), value) | LessThanOrEqual((name,), value):
+            span = None, value
+        case _:
+            return None
+    return span if name == column and isinstance(value, kind) else None
+
+
+def times_of(condition: Filter, column: str) -> tuple[int | None, int | None] | None:
+    """The same of a time, in milliseconds since 1970, rounded down. Of one without a zone Spark means
+    its own zone, which is this process's."""
+    span = span_of(condition, column, datetime)
+    if span is None:
+        return None
+    low, high = (None if time is None else milliseconds_of(time.astimezone(UTC)) for time in span)
+    return low, high

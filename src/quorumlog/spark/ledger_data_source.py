@@ -20,7 +20,6 @@ from quorumlog.spark.messages.message_options import STREAM_OPTIONS as MESSAGE_S
 from quorumlog.spark.messages.message_options import MessageOptions, message_schema
 from quorumlog.spark.messages.message_stream import MessageStreamReader, message_reader
 from quorumlog.spark.options import (
-    DEFAULT_COLUMNS,
     ENTRIES,
     KAFKA,
     MESSAGES,
@@ -29,8 +28,8 @@ from quorumlog.spark.options import (
     VIEWS,
     LedgerOptions,
     one_of,
-    spark_schema_of,
 )
+from quorumlog.spark.reading import ENTRY_VIEW, EntryView
 from quorumlog.spark.row_bodies import SINK_ONLY, SinkOptions
 from quorumlog.spark.short_errors import EXPECTED, in_short
 from quorumlog.spark.streaming import LedgerStreamReader, RefusedStream
@@ -93,10 +92,8 @@ class LedgerDataSource(DataSource):
         options = self.read_options
         if isinstance(options, MessageOptions):
             return message_schema(options.columns)
-        if isinstance(options, KafkaOptions):
-            return options.view.schema
-        default = ("group", *DEFAULT_COLUMNS) if options.names_several else DEFAULT_COLUMNS
-        return spark_schema_of(options.columns or default)
+        ledger, view = _log_of(options)
+        return view.schema_of(ledger)
 
     @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -107,18 +104,16 @@ class LedgerDataSource(DataSource):
                 raise ConfigError(f"option {name} is for spark.readStream; spark.read reads all at once")
         if isinstance(options, MessageOptions):
             return message_reader(options, schema)
-        if isinstance(options, KafkaOptions):
-            return LedgerBatchReader(options.ledger, schema, view=options.view)
-        return (PushdownReader if options.pushdown else LedgerBatchReader)(options, schema)
+        ledger, view = _log_of(options)
+        return (PushdownReader if ledger.pushdown else LedgerBatchReader)(ledger, schema, view=view)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
             options = self.read_options
             if isinstance(options, MessageOptions):
                 return MessageStreamReader(options, schema)
-            if isinstance(options, KafkaOptions):
-                return LedgerStreamReader(options.ledger, schema, view=options.view)
-            return LedgerStreamReader(options, schema)
+            ledger, view = _log_of(options)
+            return LedgerStreamReader(ledger, schema, view=view)
         except EXPECTED as error:
             return RefusedStream(error)
 
@@ -133,3 +128,7 @@ class LedgerDataSource(DataSource):
         overwrite: bool,
     ) -> DataSourceStreamArrowWriter:
         return LedgerStreamWriter(SinkOptions.to_write(self.options), schema, overwrite=overwrite)
+
+
+def _log_of(options: KafkaOptions | LedgerOptions) -> tuple[LedgerOptions, EntryView]:
+    return (options, ENTRY_VIEW) if isinstance(options, LedgerOptions) else options

@@ -7,9 +7,9 @@ import logging
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
@@ -34,12 +35,35 @@ from quorumlog.net.tls import ClientTls
 ALIASES = {"kafka.bootstrap.servers": "servers"}
 VIEW = "view"
 ENTRIES, MESSAGES, KAFKA = VIEWS = ("entries", "messages", "kafka")
-Parser = tuple[str, str, Callable[[str, str], Any]]
-"""Of an option: its name, its field, and the parser of (name, text)."""
+T = TypeVar("T")
 
 
-def by_name(parsers: Iterable[Parser]) -> dict[str, Parser]:
-    return {parser[0].lower(): parser for parser in parsers}
+class Parser(NamedTuple):
+    """Of an option."""
+
+    name: str
+    field: str
+    parse: Callable[[str, str], Any]
+    """Of (name, text)."""
+
+
+def option(default: T, **parsers: Callable[[str, str], Any]) -> T:
+    """A field of options: the options that set it, of which one may be given, each with its parser."""
+    return field(default=default, metadata=parsers)
+
+
+def parsers_of(options: type) -> Mapping[str, Parser]:
+    """By lower-cased name; those that many kinds of options have come last."""
+    kinds = [getattr(kind, "__dataclass_fields__", ()) for kind in options.__mro__]
+    own_first = sorted(fields(options), key=lambda each: sum(each.name in kind for kind in kinds))
+    named = [
+        Parser(name, each.name, parse) for each in own_first for name, parse in each.metadata.items()
+    ]
+    return {parser.name.lower(): parser for parser in named}
+
+
+def names_of(options: type) -> tuple[str, ...]:
+    return tuple(parser.name for parser in parsers_of(options).values())
 
 
 def fields_of(
@@ -48,17 +72,21 @@ def fields_of(
     where: str,
     ignored: Container[str] = (),
 ) -> dict[str, Any]:
-    """The given values, by field. Raises ConfigError for an unknown or repeated option."""
+    """The given values, by field. Raises ConfigError for an unknown option, and for two of one field."""
     values: dict[str, Any] = {}
+    given: dict[str, Parser] = {}
     for key, text in options.items():
         parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
         if parser is not None:
-            name, field_name, parse = parser
-            if field_name in values:
-                raise ConfigError(f"option {name} is given twice, under two names")
-            values[field_name] = parse(name, str(text).strip())
+            other = given.setdefault(parser.field, parser)
+            if parser.field in values and other.parse is parser.parse:
+                raise ConfigError(f"option {parser.name} is given twice, under two names")
+            if parser.field in values:
+                names = " and ".join(sorted((other.name, parser.name)))
+                raise ConfigError(f"options {names} exclude each other; give one")
+            values[parser.field] = parser.parse(parser.name, str(text).strip())
         elif key.lower() not in ignored:
-            valid = ", ".join(name for name, _, _ in parsers.values())
+            valid = ", ".join(parser.name for parser in parsers.values())
             raise ConfigError(f"unknown option {key!r} {where}; valid are {valid}")
     return values
 
@@ -154,6 +182,10 @@ def one_of(*values: str) -> Callable[[str, str], str]:
     return parse
 
 
+COUNT = number_of(1, 2**62)
+TIMEOUT_MS = number_of(1, 2**31 - 1)
+
+
 def boolean(name: str, text: str) -> bool:
     return one_of("true", "false")(name, text) == "true"
 
@@ -181,13 +213,13 @@ def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
 class ClientOptions:
     """Options of every query to servers."""
 
-    tls_ca: str = ""
+    tls_ca: str = option("", tlsCa=name_of)
     """A file at this path on every executor; empty: plain. So it is with the own certificate and key."""
-    tls_cert: str = ""
-    tls_key: str = ""
-    user: str = ""
+    tls_cert: str = option("", tlsCert=name_of)
+    tls_key: str = option("", tlsKey=name_of)
+    user: str = option("", user=name_of)
     """Empty: none, or that of the certificate."""
-    password_file: str = ""
+    password_file: str = option("", passwordFile=name_of)
     """At this path on every executor."""
 
     @property
@@ -201,13 +233,20 @@ class ClientOptions:
         return user_of(self.user, self.password_file)
 
 
-CLIENT_PARSERS: tuple[Parser, ...] = (
-    ("tlsCa", "tls_ca", name_of),
-    ("tlsCert", "tls_cert", name_of),
-    ("tlsKey", "tls_key", name_of),
-    ("user", "user", name_of),
-    ("passwordFile", "password_file", name_of),
-)
+@dataclass(frozen=True, slots=True)
+class QueryOptions(ClientOptions):
+    """Options of every query that reads entries or messages."""
+
+    partition_bytes: int = option(128 * MIB, partitionBytes=COUNT)
+    pushdown: bool = option(False, pushdown=boolean)
+    fail_on_data_loss: bool = option(True, failOnDataLoss=boolean)
+    timeout_ms: int = option(30_000, timeoutMs=TIMEOUT_MS)
+    """How long a task or the planner tries the members in turn without any progress."""
+    max_offsets: int = option(0, maxOffsetsPerTrigger=COUNT)
+    """Of a micro-batch; 0: no limit."""
+    min_offsets: int = option(0, minOffsetsPerTrigger=number_of(0, 2**62))
+    """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
+    max_trigger_delay_ms: int = option(15 * 60_000, maxTriggerDelay=duration_ms)
 
 
 # ----------------------------------------------------------------
@@ -244,11 +283,14 @@ _ARROW_TYPES: dict[DataType, pa.DataType] = {
 }
 
 
-def spark_schema_of(columns: Sequence[str]) -> StructType:
-    schema = StructType()
-    for name in columns:
-        schema = schema.add(name, COLUMN_TYPES[name], nullable=name == TIME_COLUMN)
-    return schema
+def schema_of(
+    columns: Iterable[str], types: Mapping[str, DataType], nullable: Container[str]
+) -> StructType:
+    return StructType([StructField(name, types[name.lower()], name in nullable) for name in columns])
+
+
+def spark_schema_of(columns: Iterable[str]) -> StructType:
+    return schema_of(columns, COLUMN_TYPES, (TIME_COLUMN,))
 
 
 def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
@@ -256,18 +298,7 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
     `columns` if that is given."""
     if not schema.fields:
         raise ConfigError(f".schema(...) names no column; choose from {', '.join(COLUMNS)}")
-    for field in schema.fields:
-        expected = COLUMN_TYPES.get(field.name.lower())
-        if expected is None:
-            raise ConfigError(
-                f".schema(...) names the column {field.name!r}; format quorumlog has"
-                f" {', '.join(COLUMNS)}{as_kafkas(field.name, COLUMNS)}"
-            )
-        if field.dataType != expected:
-            raise ConfigError(
-                f".schema(...) declares {field.name} as {field.dataType.simpleString().upper()}, but it"
-                f" is {expected.simpleString().upper()}; cast it after loading"
-            )
+    check_columns(schema, COLUMN_TYPES, "format quorumlog")
     names = [name.lower() for name in schema.fieldNames()]
     if len(set(names)) != len(names):
         raise ConfigError(f".schema(...) names a column twice: {', '.join(names)}")
@@ -278,16 +309,30 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
         )
 
 
-def check_view_schema(schema: StructType, types: Mapping[str, DataType], view: str) -> None:
-    """The same for another view than that of entries."""
+def check_columns(schema: StructType, types: Mapping[str, DataType], what: str) -> None:
+    """Raises ConfigError for a column that `what` does not have, or not of this type."""
     for column in schema.fields:
         expected = types.get(column.name.lower())
-        if expected is None or column.dataType.simpleString() != expected.simpleString():
-            ours = ", ".join(f"{n} {t.simpleString().upper()}" for n, t in types.items())
+        if expected is None:
             raise ConfigError(
-                f".schema(...) has {column.name} {column.dataType.simpleString().upper()}; view {view}"
-                f" has {ours}{as_kafkas(column.name, types) if expected is None else ''}"
+                f".schema(...) names the column {column.name!r}; {what} has {', '.join(types)}"
+                f"{as_kafkas(column.name, types)}"
             )
+        declared, ours = (kind.simpleString().upper() for kind in (column.dataType, expected))
+        if declared != ours:
+            raise ConfigError(
+                f".schema(...) declares {column.name} as {declared}, but it is {ours}; cast it after"
+                " loading"
+            )
+
+
+def rows_of(arrays: Sequence[pa.Array], schema: StructType) -> pa.RecordBatch:
+    """Columns with the names that Spark expects, and null only where it does."""
+    fields = [
+        pa.field(column.name, array.type, nullable=column.nullable)
+        for column, array in zip(schema.fields, arrays, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 class RowEncoder:
@@ -340,12 +385,19 @@ LATEST = "latest"
 
 Offset = int | str
 """An index, `earliest` or `latest`."""
-StatedOffset = Offset | dict[str, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedAt:
+    """An end of a range: before the first entry that was appended then or later."""
+
+    time_ms: int
+    """Since 1970."""
+
+
+Bound = Offset | AppendedAt
+StatedBound = Bound | Mapping[str, Bound]
 """As in an option: for the group that is read, or by group."""
-
-
-class LedgerDataLoss(IndexOutOfRange):
-    """A query needs entries that the log no longer holds, and failOnDataLoss is true."""
 
 
 class LogBounds(NamedTuple):
@@ -355,13 +407,22 @@ class LogBounds(NamedTuple):
     begin_index: int
     stop_index: int
 
+    @property
+    def named(self) -> dict[str, int]:
+        """For IndexOutOfRange."""
+        return {"ledger_begin_index": self.begin_index, "committed_index": self.stop_index - 1}
+
+
+class LedgerDataLoss(IndexOutOfRange):
+    """A query needs entries that the log no longer holds, and failOnDataLoss is true."""
+
 
 class IndexRange(NamedTuple):
     first_index: int
     stop_index: int
 
 
-def parse_offset(name: str, text: str) -> StatedOffset:
+def parse_offset(name: str, text: str) -> StatedBound:
     """Also JSON, `{"group": number | "earliest" | "latest"}`, and Kafka's -2 and -1 for those two.
     Raises ConfigError naming the option."""
     valid = f'option {name} must be earliest, latest, an index or JSON {{"group": index}}, not {text!r}'
@@ -405,22 +466,23 @@ def _checked(name: str, offset: object, valid: str) -> Offset:
 
 
 def resolve(
-    starting: StatedOffset, ending: StatedOffset, bounds: LogBounds, *, fail_on_data_loss: bool
+    starting: Offset, ending: Offset, bounds: LogBounds, *, fail_on_data_loss: bool
 ) -> IndexRange:
     """The entries that a query means; empty where both ends meet.
 
     Raises LedgerDataLoss for a start below the begin (unless `fail_on_data_loss` is off: the gap is
     logged and left out), IndexOutOfRange above the end, ConfigError where the ends are swapped.
     """
-    first_index = _index_of("startingOffsets", starting, bounds)
-    stop_index = _index_of("endingOffsets", ending, bounds)
+    ends = {EARLIEST: bounds.begin_index, LATEST: bounds.stop_index}
+    first_index, stop_index = (
+        ends[each] if isinstance(each, str) else each for each in (starting, ending)
+    )
     for name, index in (("startingOffsets", first_index), ("endingOffsets", stop_index)):
         if index > bounds.stop_index:
             raise IndexOutOfRange(
                 f"option {name} is {index}, but group {bounds.group!r} can be read up to offset"
                 f" {bounds.stop_index} (committed index {bounds.stop_index - 1}); use latest",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
     if first_index > stop_index:
         raise ConfigError(f"startingOffsets ({first_index}) is above endingOffsets ({stop_index})")
@@ -444,27 +506,10 @@ def skip_lost_entries(
         raise LedgerDataLoss(
             f"{gap}. Start at {bounds.begin_index} or earliest, or set failOnDataLoss=false to leave"
             " them out",
-            ledger_begin_index=bounds.begin_index,
-            committed_index=bounds.stop_index - 1,
+            **bounds.named,
         )
     _logger.warning("%s; failOnDataLoss=false, continuing without them", gap)
     return next_index
-
-
-def _index_of(name: str, stated: StatedOffset, bounds: LogBounds) -> int:
-    if isinstance(stated, dict):
-        if set(stated) != {bounds.group}:
-            raise ConfigError(
-                f"option {name} names the groups {', '.join(sorted(stated))}, but the group read is"
-                f" {bounds.group!r}"
-            )
-        stated = stated[bounds.group]
-    if stated == EARLIEST:
-        return bounds.begin_index
-    if stated == LATEST:
-        return bounds.stop_index
-    assert isinstance(stated, int), f"offset {stated!r} of option {name}"
-    return stated
 
 
 # ----------------------------------------------------------------
@@ -475,254 +520,10 @@ READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
 COMMIT_INDEX = "commitIndex"
 """As earlier releases call it: `read_index` of running members, `committed` of a directory."""
 
+_MOST_MS = 2**53
 DEFAULT_PREFETCH = 2
 _MAX_BATCH_BYTES = 256 * MIB
 """Offsets of an Arrow binary column are 32-bit; a batch may exceed its size by one entry."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerOptions(ClientOptions):
-    """The options of a query. One of `servers` and `path` is set, or none where `archive` is."""
-
-    servers: str = ""
-    path: str = ""
-    """Data directory of a stopped member, readable at this path by every Spark worker."""
-    archive: str = ""
-    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: its entries
-    are read from there, and later ones from `servers` or `path`, if one of them is given."""
-    group: str = ""
-    """Empty: the group of the directory, or `default` with `servers`."""
-    groups: tuple[str, ...] = ()
-    """Of a query that reads several, which has no `group` then."""
-    group_pattern: str = ""
-    """A regular expression: the groups whose whole name it matches (see `subscribed_to`)."""
-    starting_offsets: StatedOffset = EARLIEST
-    ending_offsets: StatedOffset = LATEST
-    """Exclusive: the index after the last entry to read."""
-    columns: tuple[str, ...] | None = None
-    """None: `DEFAULT_COLUMNS`."""
-    min_partitions: int = 0
-    """0: as many as this machine has cores, of a log that is worth it."""
-    partition_bytes: int = 128 * MIB
-    max_records_per_partition: int = 0
-    """0: no limit."""
-    fail_on_data_loss: bool = True
-    read_consistency: str = ""
-    """Empty: `committed`, and of a stream `read_index` (see `of_stream`)."""
-    max_staleness_ms: int = -1
-    """Of `committed`: plan with state of at most this age; -1: any age."""
-    verify_crc: bool = True
-    batch_bytes: int = 4 * MIB
-    prefetch: int | None = None
-    """Batches read ahead of the one that Spark takes. With `path` they need a thread of the task, which
-    costs more than it saves where pages are cached; 0: no thread. None: `DEFAULT_PREFETCH` with
-    `servers`, 0 with `path`."""
-    pushdown: bool = False
-    max_offsets: int = 0
-    """Of a micro-batch; 0: no limit. So it is with the bytes of the log."""
-    max_bytes: int = 0
-    min_offsets: int = 0
-    """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
-    max_trigger_delay_ms: int = 15 * 60_000
-    starting_timestamp_ms: int | None = None
-    """Since 1970: entries appended then or later; None: by `starting_offsets`."""
-    ending_timestamp_ms: int | None = None
-    """Entries appended before; None: by `ending_offsets`."""
-    starting_timestamps: dict[str, int] | None = None
-    """By group."""
-    ending_timestamps: dict[str, int] | None = None
-    reader: str = ""
-    """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
-    reader_hold: bool = False
-    """Entries that `reader` has not read are kept."""
-    timeout_ms: int = 30_000
-    """How long a task or the planner tries the members in turn without any progress."""
-
-    @property
-    def served_group(self) -> str:
-        return self.group or DEFAULT_GROUP
-
-    def of_group(self, group: str) -> LedgerOptions:
-        """These options for one of the groups that they name."""
-        if not self.names_several:
-            return self
-        if self.starting_timestamps or self.ending_timestamps:
-            return self._with_timestamps(group).of_group(group)
-
-        def stated(offset: StatedOffset) -> StatedOffset:
-            return {group: offset[group]} if isinstance(offset, dict) else offset
-
-        return replace(
-            self,
-            group=group,
-            groups=(),
-            group_pattern="",
-            starting_offsets=stated(self.starting_offsets),
-            ending_offsets=stated(self.ending_offsets),
-            min_partitions=-(-self.min_partitions // max(len(self.groups), 1)),
-        )
-
-    def of_former_group(self, group: str) -> LedgerOptions:
-        """The same of one that they do not name, and that a micro-batch was planned of."""
-        return replace(
-            self,
-            group=group,
-            groups=(),
-            group_pattern="",
-            starting_offsets=EARLIEST,
-            starting_timestamps=None,
-            starting_timestamp_ms=None,
-        )
-
-    def subscribed_to(self, served: Iterable[str]) -> LedgerOptions:
-        """These options with the groups among `served` that `group_pattern` takes; a staging group is
-        none."""
-        found = (name for name in served if re.fullmatch(self.group_pattern, name))
-        return replace(self, groups=tuple(sorted(name for name in found if not is_staging_name(name))))
-
-    def _with_own_timestamps(self) -> LedgerOptions:
-        """Those of the one group that is read, and of no other. A directory or an archive says itself
-        which it holds: it is asked for the one that they name. Raises ConfigError."""
-        named = {
-            name: stated
-            for name, stated in (
-                ("startingOffsetsByTimestamp", self.starting_timestamps),
-                ("endingOffsetsByTimestamp", self.ending_timestamps),
-            )
-            if stated is not None
-        }
-        group = self.group
-        if not group and not self.servers:
-            group = next((next(iter(stated)) for stated in named.values() if stated), "")
-        group = group or ("" if not named else self.served_group)
-        for name, stated in named.items():
-            if set(stated) != {group}:
-                groups = ", ".join(sorted(stated)) or "none"
-                raise ConfigError(
-                    f"option {name} names the groups {groups}, and {group!r} alone is read: name that"
-                    " one and no other"
-                )
-        return replace(self, group=self.group if self.servers else group)._with_timestamps(group)
-
-    def _with_timestamps(self, group: str) -> LedgerOptions:
-        """Those that are stated by group become this one's."""
-        found: dict[str, int | None] = {}
-        for name, stated, alone in (
-            ("startingOffsetsByTimestamp", self.starting_timestamps, self.starting_timestamp_ms),
-            ("endingOffsetsByTimestamp", self.ending_timestamps, self.ending_timestamp_ms),
-        ):
-            found[name] = alone if stated is None else stated[group]
-        return replace(
-            self,
-            starting_timestamps=None,
-            ending_timestamps=None,
-            starting_timestamp_ms=found["startingOffsetsByTimestamp"],
-            ending_timestamp_ms=found["endingOffsetsByTimestamp"],
-        )
-
-    def of_stream(self) -> LedgerOptions:
-        """A stream ends a micro-batch, and with `availableNow` itself, at the last entry acknowledged by
-        then, unless allowed to miss some."""
-        if self.read_consistency or self.max_staleness_ms >= 0:
-            return self
-        return replace(self, read_consistency=READ_INDEX)
-
-    @property
-    def names_several(self) -> bool:
-        return bool(self.groups or self.group_pattern)
-
-    def by_group(self) -> list[LedgerOptions]:
-        return [self.of_group(group) for group in self.groups] if self.names_several else [self]
-
-    @property
-    def batches_ahead(self) -> int:
-        if self.prefetch is not None:
-            return self.prefetch
-        return 0 if self.path else DEFAULT_PREFETCH
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
-        """Raises ConfigError with the option, its value and the valid values."""
-        for key in options:
-            if key.lower() == "owner":
-                raise ConfigError(_NO_TABLES)
-            if key.lower() == "paths":
-                raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
-        values = fields_of(options, _PARSERS, "of format quorumlog")
-        is_subscribed = "groups" in values
-        if is_subscribed:
-            if "group" in values:
-                raise ConfigError("options group and subscribe are two names of one thing; give one")
-            if len(values["groups"]) == 1:
-                [values["group"]] = values.pop("groups")
-        if "group_pattern" in values and ("group" in values or "groups" in values):
-            other = "subscribe" if is_subscribed else "group"
-            raise ConfigError(f"options {other} and subscribePattern exclude each other; give one")
-        parsed = cls(**values)
-        if parsed.names_several:
-            parsed._check_groups()
-        if parsed.servers and parsed.path:
-            raise ConfigError("options servers and path exclude each other; give one of them")
-        for names in (
-            ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
-            ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-        ):
-            stated = [name for name in names if _PARSERS[name.lower()][1] in values]
-            if len(stated) > 1:
-                raise ConfigError(f"options {' and '.join(stated)} exclude each other; give one")
-        if not parsed.names_several:
-            parsed = parsed._with_own_timestamps()
-        if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
-            raise ConfigError(
-                "options readConsistency = read_index and maxStalenessMs ask running members, and need"
-                " option servers; with option path, committed is proven by the directory"
-            )
-        if parsed.max_staleness_ms >= 0 and parsed.read_consistency not in ("", COMMITTED):
-            raise ConfigError(
-                f"option maxStalenessMs is for readConsistency = {COMMITTED}, not"
-                f" {parsed.read_consistency}"
-            )
-        if parsed.reader_hold and not parsed.reader:
-            raise ConfigError("option readerHold needs option reader, the name of its reader")
-        if not parsed.servers and not parsed.path and not parsed.archive:
-            raise ConfigError(
-                "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
-                " data directory of a stopped member), or option archive"
-            )
-        return parsed
-
-    def _check_groups(self) -> None:
-        """Raises ConfigError."""
-        naming = "subscribePattern" if self.group_pattern else "subscribe"
-        if self.path or self.archive:
-            raise ConfigError(
-                f"option {naming} names several groups, and a directory or an archive holds one:"
-                " read each, and union them"
-            )
-        for name, offset in (
-            ("startingOffsets", self.starting_offsets),
-            ("endingOffsets", self.ending_offsets),
-            ("startingOffsetsByTimestamp", self.starting_timestamps),
-            ("endingOffsetsByTimestamp", self.ending_timestamps),
-        ):
-            if self.group_pattern and not isinstance(offset, str | None):
-                raise ConfigError(
-                    f"option {name} is of groups by name, and subscribePattern may find others: name the"
-                    " groups with subscribe, or give one time or earliest or latest for all"
-                )
-            if isinstance(offset, int):
-                raise ConfigError(
-                    f"option {name} is {offset}, of which group? Write JSON,"
-                    f' {{"{self.groups[0]}": {offset}, ...}}, with each group that subscribe names'
-                )
-            if isinstance(offset, dict) and set(offset) != set(self.groups):
-                raise ConfigError(
-                    f"option {name} names the groups {', '.join(sorted(offset))}, and subscribe names"
-                    f" {', '.join(self.groups)}"
-                )
-
-
-# ---------------------------------------------------------------- one parser for each kind of value
 
 
 _NO_TABLES = (
@@ -763,7 +564,11 @@ def _groups(name: str, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _timestamps(name: str, text: str) -> dict[str, int]:
+def _timestamp(name: str, text: str) -> AppendedAt:
+    return AppendedAt(number_of(0, _MOST_MS)(name, text))
+
+
+def _timestamps(name: str, text: str) -> Mapping[str, Bound]:
     """JSON: milliseconds since 1970 by group; as with Kafka also by its one partition."""
     valid = f'option {name} must be JSON {{"group": milliseconds since 1970}}, not {text!r}'
     try:
@@ -773,9 +578,9 @@ def _timestamps(name: str, text: str) -> dict[str, int]:
     if not isinstance(stated, dict) or not stated:
         raise ConfigError(valid)
     found = {group: without_partition(name, each) for group, each in stated.items()}
-    if not all(type(each) is int and 0 <= each <= 2**53 for each in found.values()):
+    if not all(type(each) is int and 0 <= each <= _MOST_MS for each in found.values()):
         raise ConfigError(valid)
-    return found
+    return {group: AppendedAt(each) for group, each in found.items()}
 
 
 def _consistency(name: str, text: str) -> str:
@@ -784,44 +589,219 @@ def _consistency(name: str, text: str) -> str:
     return one_of(READ_INDEX, COMMITTED, LOCAL)(name, text)
 
 
-_PARSERS = by_name(
-    (
-        ("servers", "servers", servers_of),
-        ("path", "path", _path),
-        ("archive", "archive", _archive),
-        ("group", "group", name_of),
-        ("subscribe", "groups", _groups),
-        ("subscribePattern", "group_pattern", pattern_of),
-        ("startingOffsets", "starting_offsets", parse_offset),
-        ("endingOffsets", "ending_offsets", parse_offset),
-        ("columns", "columns", columns_of(COLUMNS)),
-        ("minPartitions", "min_partitions", number_of(0, 1_000_000)),
-        ("partitionBytes", "partition_bytes", number_of(1, 2**62)),
-        ("maxRecordsPerPartition", "max_records_per_partition", number_of(1, 2**62)),
-        ("failOnDataLoss", "fail_on_data_loss", boolean),
-        ("readConsistency", "read_consistency", _consistency),
-        ("maxStalenessMs", "max_staleness_ms", number_of(0, 2**31 - 1)),
-        ("verifyCrc", "verify_crc", boolean),
-        ("batchBytes", "batch_bytes", number_of(1, _MAX_BATCH_BYTES)),
-        ("prefetch", "prefetch", number_of(0, 64)),
-        ("pushdown", "pushdown", boolean),
-        ("maxOffsetsPerTrigger", "max_offsets", number_of(1, 2**62)),
-        ("maxBytesPerTrigger", "max_bytes", number_of(1, 2**62)),
-        ("minOffsetsPerTrigger", "min_offsets", number_of(1, 2**62)),
-        ("maxTriggerDelay", "max_trigger_delay_ms", duration_ms),
-        ("startingTimestamp", "starting_timestamp_ms", number_of(0, 2**53)),
-        ("endingTimestamp", "ending_timestamp_ms", number_of(0, 2**53)),
-        ("startingOffsetsByTimestamp", "starting_timestamps", _timestamps),
-        ("endingOffsetsByTimestamp", "ending_timestamps", _timestamps),
-        ("reader", "reader", name_of),
-        ("readerHold", "reader_hold", boolean),
-        ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
-        *CLIENT_PARSERS,
-    )
-)
-assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}
+@dataclass(frozen=True, slots=True)
+class LedgerOptions(QueryOptions):
+    """The options of a query. One of `servers` and `path` is set, or none where `archive` is."""
 
-OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
+    servers: str = option("", servers=servers_of)
+    path: str = option("", path=_path)
+    """Data directory of a stopped member, readable at this path by every Spark worker."""
+    archive: str = option("", archive=_archive)
+    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: its entries
+    are read from there, and later ones from `servers` or `path`, if one of them is given."""
+    group: str = option("", group=name_of)
+    """Empty: the group of the directory, or `default` with `servers`."""
+    groups: tuple[str, ...] = option((), subscribe=_groups)
+    """Of a query that reads several, which has no `group` then."""
+    group_pattern: str = option("", subscribePattern=pattern_of)
+    """A regular expression: the groups whose whole name it matches (see `subscribed_to`)."""
+    starting: StatedBound = option(
+        EARLIEST,
+        startingOffsets=parse_offset,
+        startingTimestamp=_timestamp,
+        startingOffsetsByTimestamp=_timestamps,
+    )
+    """By group only if the query reads several."""
+    ending: StatedBound = option(
+        LATEST,
+        endingOffsets=parse_offset,
+        endingTimestamp=_timestamp,
+        endingOffsetsByTimestamp=_timestamps,
+    )
+    """The same of the end, exclusive."""
+    columns: tuple[str, ...] | None = option(None, columns=columns_of(COLUMNS))
+    """None: `DEFAULT_COLUMNS`."""
+    min_partitions: int = option(0, minPartitions=number_of(0, 1_000_000))
+    """0: as many as this machine has cores, of a log that is worth it."""
+    max_records_per_partition: int = option(0, maxRecordsPerPartition=COUNT)
+    """0: no limit."""
+    read_consistency: str = option("", readConsistency=_consistency)
+    """Empty: `committed`, and of a stream `read_index` (see `of_stream`)."""
+    max_staleness_ms: int = option(-1, maxStalenessMs=number_of(0, 2**31 - 1))
+    """Of `committed`: plan with state of at most this age; -1: any age."""
+    verify_crc: bool = option(True, verifyCrc=boolean)
+    batch_bytes: int = option(4 * MIB, batchBytes=number_of(1, _MAX_BATCH_BYTES))
+    prefetch: int | None = option(None, prefetch=number_of(0, 64))
+    """Batches read ahead of the one that Spark takes. With `path` they need a thread of the task, which
+    costs more than it saves where pages are cached; 0: no thread. None: `DEFAULT_PREFETCH` with
+    `servers`, 0 with `path`."""
+    max_bytes: int = option(0, maxBytesPerTrigger=COUNT)
+    """Of the log, in a micro-batch; 0: no limit."""
+    reader: str = option("", reader=name_of)
+    """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
+    reader_hold: bool = option(False, readerHold=boolean)
+    """Entries that `reader` has not read are kept."""
+
+    @property
+    def served_group(self) -> str:
+        return self.group or DEFAULT_GROUP
+
+    def of_group(self, group: str) -> LedgerOptions:
+        """These options for one of the groups that they name."""
+        if not self.names_several:
+            return self
+        return replace(
+            self,
+            group=group,
+            groups=(),
+            group_pattern="",
+            starting=_of_group(self.starting, group),
+            ending=_of_group(self.ending, group),
+            min_partitions=-(-self.min_partitions // max(len(self.groups), 1)),
+        )
+
+    def of_former_group(self, group: str) -> LedgerOptions:
+        """The same of one that they do not name, and that a micro-batch was planned of."""
+        return replace(self, group=group, groups=(), group_pattern="", starting=EARLIEST)
+
+    def subscribed_to(self, served: Iterable[str]) -> LedgerOptions:
+        """These options with the groups among `served` that `group_pattern` takes; a staging group is
+        none."""
+        found = (name for name in served if re.fullmatch(self.group_pattern, name))
+        return replace(self, groups=tuple(sorted(name for name in found if not is_staging_name(name))))
+
+    def _with_own_bounds(self) -> LedgerOptions:
+        """What is stated by group becomes that of the one that is read; it may name no other. A
+        directory or an archive says itself which it holds: it is asked for the one that they name.
+        Raises ConfigError."""
+        stated = [(name, bound) for name, bound in self.ends() if isinstance(bound, Mapping)]
+        if not stated:
+            return self
+        group = self.group or (DEFAULT_GROUP if self.servers else next(iter(stated[0][1])))
+        for name, bound in stated:
+            if set(bound) != {group}:
+                raise ConfigError(
+                    f"option {name} names the groups {', '.join(sorted(bound))}, and {group!r} alone is"
+                    " read: name that one and no other"
+                )
+        return replace(
+            self,
+            group=self.group if self.servers else group,
+            starting=_of_group(self.starting, group),
+            ending=_of_group(self.ending, group),
+        )
+
+    def ends(self) -> list[tuple[str, StatedBound]]:
+        """Each with the name of the option that states it in this way."""
+        stated: dict[str, StatedBound] = {"starting": self.starting, "ending": self.ending}
+        return [(end + _suffix(bound), bound) for end, bound in stated.items()]
+
+    def of_stream(self) -> LedgerOptions:
+        """A stream ends a micro-batch, and with `availableNow` itself, at the last entry acknowledged by
+        then, unless allowed to miss some."""
+        if self.read_consistency or self.max_staleness_ms >= 0:
+            return self
+        return replace(self, read_consistency=READ_INDEX)
+
+    @property
+    def names_several(self) -> bool:
+        return bool(self.groups or self.group_pattern)
+
+    def by_group(self) -> list[LedgerOptions]:
+        return [self.of_group(group) for group in self.groups] if self.names_several else [self]
+
+    @property
+    def batches_ahead(self) -> int:
+        if self.prefetch is not None:
+            return self.prefetch
+        return 0 if self.path else DEFAULT_PREFETCH
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
+        """Raises ConfigError with the option, its value and the valid values."""
+        for key in options:
+            if key.lower() == "owner":
+                raise ConfigError(_NO_TABLES)
+            if key.lower() == "paths":
+                raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
+        return cls.of(fields_of(options, parsers_of(cls), "of format quorumlog"))
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> LedgerOptions:
+        """The values of fields, each checked by itself. Raises ConfigError if they do not fit."""
+        is_subscribed = "groups" in values
+        if is_subscribed:
+            if "group" in values:
+                raise ConfigError("options group and subscribe are two names of one thing; give one")
+            if len(values["groups"]) == 1:
+                [values["group"]] = values.pop("groups")
+        if "group_pattern" in values and ("group" in values or "groups" in values):
+            other = "subscribe" if is_subscribed else "group"
+            raise ConfigError(f"options {other} and subscribePattern exclude each other; give one")
+        parsed = cls(**values)
+        if parsed.servers and parsed.path:
+            raise ConfigError("options servers and path exclude each other; give one of them")
+        if parsed.names_several:
+            parsed._check_groups()
+        else:
+            parsed = parsed._with_own_bounds()
+        if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
+            raise ConfigError(
+                "options readConsistency = read_index and maxStalenessMs ask running members, and need"
+                " option servers; with option path, committed is proven by the directory"
+            )
+        if parsed.max_staleness_ms >= 0 and parsed.read_consistency not in ("", COMMITTED):
+            raise ConfigError(
+                f"option maxStalenessMs is for readConsistency = {COMMITTED}, not"
+                f" {parsed.read_consistency}"
+            )
+        if parsed.reader_hold and not parsed.reader:
+            raise ConfigError("option readerHold needs option reader, the name of its reader")
+        if not parsed.servers and not parsed.path and not parsed.archive:
+            raise ConfigError(
+                "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
+                " data directory of a stopped member), or option archive"
+            )
+        return parsed
+
+    def _check_groups(self) -> None:
+        """Raises ConfigError."""
+        naming = "subscribePattern" if self.group_pattern else "subscribe"
+        if self.path or self.archive:
+            raise ConfigError(
+                f"option {naming} names several groups, and a directory or an archive holds one:"
+                " read each, and union them"
+            )
+        for name, stated in self.ends():
+            if self.group_pattern and isinstance(stated, int | Mapping):
+                raise ConfigError(
+                    f"option {name} is of groups by name, and subscribePattern may find others: name the"
+                    " groups with subscribe, or give one time or earliest or latest for all"
+                )
+            if isinstance(stated, int):
+                raise ConfigError(
+                    f"option {name} is {stated}, of which group? Write JSON,"
+                    f' {{"{self.groups[0]}": {stated}, ...}}, with each group that subscribe names'
+                )
+            if isinstance(stated, Mapping) and set(stated) != set(self.groups):
+                raise ConfigError(
+                    f"option {name} names the groups {', '.join(sorted(stated))}, and subscribe names"
+                    f" {', '.join(self.groups)}"
+                )
+
+
+def _of_group(stated: StatedBound, group: str) -> Bound:
+    return stated[group] if isinstance(stated, Mapping) else stated
+
+
+def _suffix(stated: StatedBound) -> str:
+    if isinstance(stated, Mapping):
+        is_of_time = isinstance(next(iter(stated.values())), AppendedAt)
+        return "OffsetsByTimestamp" if is_of_time else "Offsets"
+    return "Timestamp" if isinstance(stated, AppendedAt) else "Offsets"
+
+
+OPTION_NAMES = names_of(LedgerOptions)
 STREAM_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",

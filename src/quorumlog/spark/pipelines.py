@@ -32,7 +32,7 @@ from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.engine import LocalEngine, WorkEngine
-from quorumlog.pipelines.places import Place, even_cuts, open_log
+from quorumlog.pipelines.places import Place, even_cuts, open_log, range_in
 from quorumlog.pipelines.replaying import (
     SPARK_ROWS,
     Replayed,
@@ -106,7 +106,7 @@ class SparkEngine:
         return sorted(rows, key=lambda row: row["number"])
 
 
-_KINDS = (StoreFailure, ProtocolViolation, ConfigError)
+_KINDS = (DirectoryDamaged, StoreFailure, ProtocolViolation, ConfigError)
 
 
 class _Refusal(msgspec.Struct):
@@ -116,7 +116,7 @@ class _Refusal(msgspec.Struct):
     error: ErrorResponse | None = None
     """Of a LedgerError."""
     kind: str = ""
-    """Name of one without a place."""
+    """Name of another one."""
     place: dict[str, Any] = {}
     """Of DirectoryDamaged, as its constructor takes it."""
 
@@ -128,12 +128,11 @@ def _row(number: int, run: Callable[[W], R], work: W, most_bytes: int) -> pa.Rec
         result = msgspec.msgpack.encode(run(work))
     except LedgerError as error:
         refusal = msgspec.msgpack.encode(_Refusal(str(error), error_response(0, error)))
-    except DirectoryDamaged as error:
-        place = {name: getattr(error, name) for name in ("path", "position", "index", "stop_index")}
-        refusal = msgspec.msgpack.encode(_Refusal(str(error), place=place))
-    except (StoreFailure, ProtocolViolation, ConfigError) as error:
-        name = next(kind.__name__ for kind in _KINDS if isinstance(error, kind))
-        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, name))
+    except _KINDS as error:
+        kind = next(kind for kind in _KINDS if isinstance(error, kind))
+        names = ("path", "position", "index", "stop_index") if kind is DirectoryDamaged else ()
+        place = {name: getattr(error, name) for name in names}
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, kind.__name__, place))
     size = len(result)
     kept = b"" if 0 < most_bytes < size else result
     columns = [pa.array([number]), pa.array([size]), pa.array([kept]), pa.array([refusal])]
@@ -144,9 +143,8 @@ def _raised(encoded: bytes) -> Exception:
     refusal = msgspec.msgpack.decode(encoded, type=_Refusal)
     if refusal.error is not None:
         return error_of(refusal.error)
-    if refusal.place:
-        return DirectoryDamaged(refusal.text, **refusal.place)
-    return next(kind for kind in _KINDS if kind.__name__ == refusal.kind)(refusal.text)
+    kind = next(kind for kind in _KINDS if kind.__name__ == refusal.kind)
+    return kind(refusal.text, **refusal.place)
 
 
 # ----------------------------------------------------------------
@@ -202,8 +200,7 @@ def replay_frames(
             )
         before = _rows_of(commits)
         newest = commits.resume()
-        first = log.begin_index if first_index is None else first_index
-        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        first, stop = range_in(log, first_index, stop_index)
         reached = first if newest is None else newest.newest_manifest.batch.batch_id
         if newest is not None and not first <= reached <= stop:
             raise BadRequest(

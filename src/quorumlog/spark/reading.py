@@ -20,16 +20,22 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.spark.options import (
+    DEFAULT_COLUMNS,
+    AppendedAt,
     IndexRange,
     LedgerOptions,
     LogBounds,
+    Offset,
     RowEncoder,
+    StatedBound,
     check_schema,
+    resolve,
     skip_lost_entries,
+    spark_schema_of,
 )
 from quorumlog.spark.partitions import LedgerPartition, RangeCheck, plan, with_chains
 from quorumlog.spark.short_errors import EXPECTED, hide_traceback
-from quorumlog.spark.sources.ledger_source import LedgerSource
+from quorumlog.spark.sources.ledger_source import LedgerSource, open_source, served_groups
 
 SourceOpener = Callable[[LedgerOptions], LedgerSource]
 GroupFinder = Callable[[LedgerOptions], Iterable[str]]
@@ -88,6 +94,23 @@ def index_from(source: LedgerSource, low: int, high: int, time_ms: int) -> int:
     return bisect_left(range(high), True, low, high, key=is_later)
 
 
+def stated_range(options: LedgerOptions, source: LedgerSource, bounds: LogBounds) -> IndexRange:
+    """The entries that the options of a query mean. Raises as `resolve`."""
+
+    def offset_of(stated: StatedBound) -> Offset:
+        if isinstance(stated, AppendedAt):
+            return index_from(source, bounds.begin_index, bounds.stop_index, stated.time_ms)
+        assert isinstance(stated, int | str), f"{stated!r} of a query that reads one group"
+        return stated
+
+    return resolve(
+        offset_of(options.starting),
+        offset_of(options.ending),
+        bounds,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
 class Encoder(Protocol):
     """Makes rows from entries, in a task."""
 
@@ -103,6 +126,10 @@ class Encoder(Protocol):
 
 class EntryView:
     """The rows that a query makes from entries: here one row for each entry. Pickled with the reader."""
+
+    def schema_of(self, options: LedgerOptions) -> StructType:
+        default = ("group", *DEFAULT_COLUMNS) if options.names_several else DEFAULT_COLUMNS
+        return spark_schema_of(options.columns or default)
 
     def check_schema(self, schema: StructType, options: LedgerOptions) -> None:
         """Raises ConfigError unless `schema` has only columns of the view."""
@@ -158,6 +185,30 @@ def keep_modules() -> None:
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name == "pyspark.daemon":  # a worker of Spark's
         gc.freeze()
+
+
+class LogReader:
+    """What a batch and a stream have in common. Pickled for the workers, with nothing open."""
+
+    def __init__(
+        self,
+        options: LedgerOptions,
+        schema: StructType,
+        opener: SourceOpener = open_source,
+        served: GroupFinder = served_groups,
+        view: EntryView = ENTRY_VIEW,
+    ) -> None:
+        """Raises ConfigError if `schema` is not made of our columns."""
+        view.check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+        self._opener = opener
+        self._served = served
+        self._view = view
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """See `read_partition`."""
+        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
 
 def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPartition:

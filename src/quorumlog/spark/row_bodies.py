@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -23,16 +23,18 @@ from quorumlog.errors import ConfigError
 from quorumlog.header_array import UInt32Array, UInt64Array
 from quorumlog.spark.options import (
     ALIASES,
-    CLIENT_PARSERS,
     ENTRIES,
     MESSAGES,
-    OPTION_NAMES,
+    TIMEOUT_MS,
+    VIEW,
     ClientOptions,
-    by_name,
+    LedgerOptions,
     fields_of,
     name_of,
     number_of,
     one_of,
+    option,
+    parsers_of,
     servers_of,
 )
 from quorumlog.staging import BatchRules, RowDigest
@@ -45,27 +47,31 @@ RAW, JSON, ARROW = "raw", "json", "arrow"
 ERROR, KEEP, SKIP = "error", "keep", "skip"
 
 
+def _sink_id(name: str, text: str) -> str:
+    return checked_sink_id(name_of(name, text))
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions(ClientOptions):
     """The options of a query that writes."""
 
-    servers: str = ""
-    group: str = DEFAULT_GROUP
-    producer_id: str = ""
+    servers: str = option("", servers=servers_of)
+    group: str = option(DEFAULT_GROUP, group=name_of, subscribe=name_of)
+    producer_id: str = option("", producerId=_sink_id)
     """Under which the log remembers written rows; empty: a generated name for one `df.write`."""
-    batch_id: int = -1
+    batch_id: int = option(-1, batchId=number_of(0, 2**62))
     """Of `df.write`; -1: not given."""
-    body_format: str = ""
+    body_format: str = option("", bodyFormat=one_of(RAW, JSON, ARROW))
     """Empty: `raw` if the schema names the body."""
-    rows_per_entry: int = 1000
-    batch_differs: str = ERROR
-    batch_order: str = ERROR
+    rows_per_entry: int = option(1000, rowsPerEntry=number_of(1, 1_000_000))
+    batch_differs: str = option(ERROR, batchDiffers=one_of(ERROR, KEEP))
+    batch_order: str = option(ERROR, batchOrder=one_of(ERROR, SKIP))
     """Of `df.write`: `skip` leaves out batches below the newest committed one."""
-    reset_producer: str = ""
-    batch_bytes: int = 2 * MIB
-    timeout_ms: int = 30_000
-    view: str = ENTRIES
-    topic: str = ""
+    reset_producer: str = option("", resetProducer=name_of)
+    batch_bytes: int = option(2 * MIB, batchBytes=number_of(1, 8 * MIB))
+    timeout_ms: int = option(30_000, timeoutMs=TIMEOUT_MS)
+    view: str = option(ENTRIES, view=one_of(ENTRIES, MESSAGES))
+    topic: str = option("", topic=name_of)
     """Of messages; empty: each row names its own."""
 
     @property
@@ -84,7 +90,7 @@ class SinkOptions(ClientOptions):
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Raises ConfigError with the option, its value and the valid values."""
         values = fields_of(
-            options, _PARSERS, "where format quorumlog is written to", READ_ONLY | SPARK_OPTIONS
+            options, parsers_of(cls), "where format quorumlog is written to", READ_ONLY | SPARK_OPTIONS
         )
         parsed = cls(**values)
         if not parsed.servers:
@@ -106,7 +112,7 @@ class SinkOptions(ClientOptions):
     def to_write(options: Mapping[str, str]) -> SinkOptions:
         """Where it is known that rows are written, and nothing is read. Raises ConfigError."""
         for key in options:
-            if key.lower() in READ_ONLY and ALIASES.get(key.lower(), key.lower()) not in _PARSERS:
+            if key.lower() in READ_ONLY and ALIASES.get(key.lower(), key.lower()) not in _NAMES:
                 _logger.warning("option %s is for reading, and is ignored where rows are written", key)
         return SinkOptions.parse(options)
 
@@ -131,44 +137,10 @@ class SinkOptions(ClientOptions):
             raise ConfigError("option batchOrder is for df.write: an older checkpoint is an error")
 
 
-def _sink_id(name: str, text: str) -> str:
-    return checked_sink_id(name_of(name, text))
-
-
-_PARSERS = by_name(
-    (
-        ("servers", "servers", servers_of),
-        ("group", "group", name_of),
-        ("subscribe", "group", name_of),
-        ("producerId", "producer_id", _sink_id),
-        ("batchId", "batch_id", number_of(0, 2**62)),
-        ("bodyFormat", "body_format", one_of(RAW, JSON, ARROW)),
-        ("rowsPerEntry", "rows_per_entry", number_of(1, 1_000_000)),
-        ("batchDiffers", "batch_differs", one_of(ERROR, KEEP)),
-        ("batchOrder", "batch_order", one_of(ERROR, SKIP)),
-        ("resetProducer", "reset_producer", name_of),
-        ("batchBytes", "batch_bytes", number_of(1, 8 * MIB)),
-        ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
-        ("view", "view", one_of(ENTRIES, MESSAGES)),
-        ("topic", "topic", name_of),
-        *CLIENT_PARSERS,
-    )
-)
-assert {entry[1] for entry in _PARSERS.values()} == {each.name for each in fields(SinkOptions)}
-
-SINK_ONLY = frozenset(
-    name.lower()
-    for name in (
-        "producerId",
-        "batchId",
-        "bodyFormat",
-        "rowsPerEntry",
-        "batchDiffers",
-        "batchOrder",
-        "resetProducer",
-    )
-)
-READ_ONLY = frozenset(name.lower() for name in OPTION_NAMES) - frozenset(_PARSERS)
+_NAMES = frozenset(parsers_of(SinkOptions))
+_READING = frozenset(parsers_of(LedgerOptions))
+SINK_ONLY = _NAMES - _READING - {VIEW, "topic"}
+READ_ONLY = _READING - _NAMES
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"})
 """Spark's own, which it hands over with the rest."""
 

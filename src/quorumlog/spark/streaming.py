@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TypeVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -25,21 +25,23 @@ from pyspark.sql.types import StructType
 from quorumlog.arrow import TIME_COLUMN
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import (
+    LATEST,
     IndexRange,
     LedgerDataLoss,
     LedgerOptions,
     LogBounds,
-    resolve,
+    QueryOptions,
 )
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.reading import (
     ENTRY_VIEW,
     EntryView,
     GroupFinder,
+    LogReader,
     SourceOpener,
     index_from,
     planned,
-    read_partition,
+    stated_range,
     what_is_left,
 )
 from quorumlog.spark.short_errors import in_short
@@ -97,15 +99,8 @@ class GroupStream:
 
     def initial(self) -> StreamOffset:
         """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
-        options = self._options
-        with closing(self._opener(options)) as source:
-            bounds = source.bounds()
-            if options.starting_timestamp_ms is not None:
-                time_ms = options.starting_timestamp_ms
-                return StreamOffset(index_from(source, bounds.begin_index, bounds.stop_index, time_ms))
-        stated = resolve(
-            options.starting_offsets, "latest", bounds, fail_on_data_loss=options.fail_on_data_loss
-        )
+        with closing(self._opener(self._options)) as source:
+            stated = stated_range(self._options, source, source.bounds())
         return StreamOffset(stated.first_index)
 
     def begin(self, index: int) -> StreamOffset:
@@ -151,7 +146,19 @@ class GroupStream:
         """The highest stop up to which the entries from `first_index` on have at most `most_bytes`; one
         more than `first_index` at least, so that a large entry does not end the query."""
         with closing(self._opener(self._options)) as source:
-            return _within_bytes(source, first_index, stop_index, source.bounds(stop_index), most_bytes)
+            bounds = source.bounds(stop_index)
+            first_index = max(first_index, bounds.begin_index)
+
+            def ends_at(stop: int) -> int:
+                # An entry ends where the next one begins; of the last one nobody says where.
+                at = min(stop, bounds.stop_index - 1)
+                [point] = source.points_of([at])
+                return point.position + (stop > at)
+
+            [first] = source.points_of([first_index])
+            more = range(first_index + 2, stop_index + 1)
+            fitting = bisect_right(more, first.position + most_bytes, key=ends_at)
+            return first_index + 1 + fitting
 
     def time_ms_before(self, index: int) -> int:
         """When the entry before `index` was appended, in milliseconds since 1970; -1: unknown, or
@@ -214,8 +221,7 @@ class GroupStream:
                 f" was restored: at offset {offset.index} it has chain {offset.chain} of cluster"
                 f" {offset.cluster}, and the log chain {chain} of cluster {cluster}. Begin with a new"
                 " checkpoint",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
         if offset.cluster != cluster:
             _logger.warning(
@@ -231,8 +237,7 @@ class GroupStream:
                 f"the checkpoint continues at offset {index}, and group {bounds.group!r} ends at"
                 f" {bounds.stop_index}: these are the servers of another log, or of one that was"
                 " restored to an earlier point",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
 
     def _begun_elsewhere(
@@ -247,11 +252,15 @@ class GroupStream:
             raise LedgerDataLoss(
                 f"{missed}. Begin with a new checkpoint and startingOffsets as an index, or set"
                 f" failOnDataLoss=false to continue at {end.index}",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
         _logger.warning("%s; failOnDataLoss=false, continuing at %d", missed, end.index)
         return []
+
+
+POLL_S = 0.1
+"""So long a query that has everything waits for new entries before Spark asks again."""
+_PAUSE_S = 0.01
 
 
 def offsets_of(stored: dict[str, Any]) -> dict[str, StreamOffset]:
@@ -270,26 +279,34 @@ def shared(available: dict[K, int], most: int) -> dict[K, int]:
     return {group: min(count, max(most * count // total, 1)) for group, count in available.items()}
 
 
-def _within_bytes(
-    source: LedgerSource, first_index: int, stop_index: int, bounds: LogBounds, most_bytes: int
-) -> int:
-    first_index = max(first_index, bounds.begin_index)
+def limited(
+    counts: dict[K, int], options: QueryOptions, batched_at: float, *, is_last: bool
+) -> dict[K, int]:
+    """How many of these a micro-batch gets; none while it waits for more. `batched_at`: when there was
+    something for one last. `is_last`: no more comes."""
+    waited_ms = (time.monotonic() - batched_at) * 1000
+    is_waiting = not is_last and waited_ms < options.max_trigger_delay_ms
+    if is_waiting and sum(counts.values()) < options.min_offsets:
+        return dict.fromkeys(counts, 0)
+    return shared(counts, options.max_offsets) if options.max_offsets else counts
 
-    def position_of(index: int) -> int:
-        [point] = source.points_of([index])
-        return point.position
 
-    stop_position = position_of(first_index) + most_bytes
-    low, high = first_index + 1, max(stop_index, first_index + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        # An entry ends where the next one begins; of the last one nobody says where.
-        ends_at = position_of(middle) if middle < bounds.stop_index else position_of(middle - 1) + 1
-        if ends_at <= stop_position:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def default_limit(options: QueryOptions, max_bytes: int = 0) -> ReadLimit:
+    """The options' limits, of which Spark takes one; `limited` applies them all."""
+    if options.max_offsets:
+        return ReadMaxRows(options.max_offsets)
+    if max_bytes:
+        return ReadMaxBytes(max_bytes)
+    return ReadMinRows(options.min_offsets) if options.min_offsets else ReadAllAvailable()
+
+
+def polls(*, only_once: bool) -> Iterator[None]:
+    """When to look for new entries: now, and for a moment again and again."""
+    ends = time.monotonic() + POLL_S
+    yield
+    while not only_once and time.monotonic() < ends:
+        time.sleep(_PAUSE_S)
+        yield
 
 
 # ----------------------------------------------------------------
@@ -303,14 +320,11 @@ def _within_bytes(
 # before the restart is read as it was planned, whatever groups are named by now.
 
 
-POLL_S = 0.1
-"""So long a query that has everything waits for new entries before Spark asks again."""
-_PAUSE_S = 0.01
 FIND_S = 5.0
 """So long the groups that `subscribePattern` found last are those that there are."""
 
 
-class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LedgerStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self,
         options: LedgerOptions,
@@ -320,25 +334,18 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view: EntryView = ENTRY_VIEW,
     ) -> None:
         """Raises ConfigError if `schema` is not made of our columns, or an option is for batches."""
-        view.check_schema(schema, options)
-        self._view = view
+        super().__init__(options.of_stream(), schema, opener, served, view)
         if not options.servers:
             raise ConfigError(
                 "a stream reads from running members (option servers); a directory (option path)"
                 " or an archive alone does not grow: read it with spark.read"
             )
-        for name, is_given in (
-            ("endingOffsets", options.ending_offsets != "latest"),
-            ("endingTimestamp", options.ending_timestamp_ms is not None),
-            ("endingOffsetsByTimestamp", options.ending_timestamps is not None),
-        ):
-            if is_given:
-                raise ConfigError(f"option {name} is for spark.read; a stream has no end")
-        self._options = options = options.of_stream()
-        self._schema = schema
-        self._opener = opener
-        self._served = served
-        self._streams = {each.served_group: GroupStream(each, opener) for each in options.by_group()}
+        if options.ending != LATEST:
+            _, (name, _) = options.ends()
+            raise ConfigError(f"option {name} is for spark.read; a stream has no end")
+        self._streams = {
+            each.served_group: GroupStream(each, opener) for each in self._options.by_group()
+        }
         self._former: dict[str, GroupStream] = {}
         """Groups of the checkpoint that are not named, or not found yet."""
         self._find_at = -math.inf
@@ -355,15 +362,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _stored({group: stream.initial() for group, stream in self._streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The options' limits, of which Spark takes one; `latestOffset` applies them all."""
-        options = self._options
-        if options.max_offsets:
-            return ReadMaxRows(options.max_offsets)
-        if options.max_bytes:
-            return ReadMaxBytes(options.max_bytes)
-        if options.min_offsets:
-            return ReadMinRows(options.min_offsets)
-        return ReadAllAvailable()
+        return default_limit(self._options, self._options.max_bytes)
 
     @in_short
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -383,8 +382,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not all(offset.has_begun for offset in begun.values()):
             return _stored({group: self._streams[group].begin(at.index) for group, at in begun.items()})
         indices = {group: offset.index for group, offset in begun.items()}
-        polling_ends = time.monotonic() + POLL_S
-        while True:
+        for _ in polls(only_once=has_target):
             available = {group: self._streams[group].available(at) for group, at in begun.items()}
             ends = self._limited(indices, available, limit, is_last=has_target)
             if ends != indices:
@@ -397,9 +395,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         for group, end in ends.items()
                     }
                 )
-            if has_target or time.monotonic() >= polling_ends:
-                return start if len(start) == len(begun) else _stored(begun)
-            time.sleep(_PAUSE_S)
+        return start if len(start) == len(begun) else _stored(begun)
 
     def _find_groups(self) -> None:
         """Those that `subscribePattern` takes by now."""
@@ -463,12 +459,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):  # a trigger that wants everything at once
             return available
         counts = {group: available[group] - first_index for group, first_index in begun.items()}
-        if not is_last and sum(counts.values()) < options.min_offsets:
-            waited_ms = (time.monotonic() - self._batched_at) * 1000
-            if waited_ms < options.max_trigger_delay_ms:
-                return begun
-        if options.max_offsets:
-            counts = shared(counts, options.max_offsets)
+        counts = limited(counts, options, self._batched_at, is_last=is_last)
         ends = {group: begun[group] + count for group, count in counts.items()}
         if options.max_bytes:
             total = sum(counts.values())
@@ -522,10 +513,6 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.reader:
             for group, offset in offsets_of(end).items():
                 self._stream_of(group).commit_reader(offset.index)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `read_partition`."""
-        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
 
 def _stored(offsets: dict[str, StreamOffset]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,7 +28,7 @@ from quorumlog.spark.row_bodies import RowBodies, SinkOptions
 from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.server_source import shared_client
 from quorumlog.staging import Batch, RowDigest, RowRange, SinkCommits, open_sink_logs, stage
-from quorumlog.staging.client_logs import no_staging, servers_of
+from quorumlog.staging.client_logs import SinkLogs, no_staging
 from quorumlog.staging.manifests import check_query
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -48,27 +48,11 @@ class StagedPart(WriterCommitMessage):
     """Members that it knew: the list that the driver was given may be out of date."""
 
 
-class Begun(NamedTuple):
-    newest: Batch | None
-    """Committed."""
-    servers: tuple[str, ...]
-    """Where members were when it began: tasks look there, too."""
-
-
-def bodies_of(schema: StructType, options: SinkOptions) -> RowBodies | MessageBodies:
-    """Raises ConfigError, or the log's error about its topics."""
-    if options.writes_messages:
-        return MessageBodies(schema, options, topics_of(options))
-    return RowBodies(schema, options)
-
-
-def begun(options: SinkOptions, producer: str) -> Begun:
-    """Before the first task: the hold is taken."""
-    with open_sink_logs(
-        options.servers, options.group, options.timeout_ms, tls=options.tls, user=options.as_user
-    ) as logs:
-        newest = SinkCommits(logs, producer).begin()
-        return Begun(newest, servers_of(logs))
+def logs_of(options: SinkOptions, known: Sequence[str] = ()) -> AbstractContextManager[SinkLogs]:
+    """`known`: where members are besides the option's servers."""
+    return open_sink_logs(
+        options.servers, options.group, options.timeout_ms, known, options.tls, options.as_user
+    )
 
 
 def staged(
@@ -125,34 +109,48 @@ def committed(
         machine=MESSAGE_MACHINE if options.writes_messages else "",
     )
     known = dict.fromkeys(address for part in parts for address in part.servers)
-    with open_sink_logs(
-        options.servers, options.group, options.timeout_ms, list(known), options.tls, options.as_user
-    ) as logs:
+    with logs_of(options, list(known)) as logs:
         commits = SinkCommits(logs, producer)
         commits.commit(batch, options.rules)
         if forgets:
             commits.forget()
 
 
-def refuse_overwrite(overwrite: bool) -> None:
-    if overwrite:
-        raise ConfigError(
-            "a log is appended to, and not overwritten: write with mode('append'), or output mode append"
+class LedgerWriter:
+    """Made next to the driver."""
+
+    def begin(
+        self, options: SinkOptions, schema: StructType, producer: str, *, overwrite: bool
+    ) -> Batch | None:
+        """Take the hold of this producer, before the first task; returns its newest committed batch.
+        Raises ConfigError, SinkRefused, or the groups' errors."""
+        if overwrite:
+            raise ConfigError(
+                "a log is appended to, and not overwritten: write with mode('append'), or output mode"
+                " append"
+            )
+        self._options = options
+        self._producer = producer
+        self._bodies = (
+            MessageBodies(schema, options, topics_of(options))
+            if options.writes_messages
+            else RowBodies(schema, options)
         )
+        with logs_of(options) as logs:
+            newest = SinkCommits(logs, producer).begin()
+            self._servers = logs.servers
+        return newest
 
 
-class LedgerBatchWriter(DataSourceArrowWriter):
+class LedgerBatchWriter(LedgerWriter, DataSourceArrowWriter):
     @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Next to the driver, once a write. Raises ConfigError, SinkRefused, or the groups' errors."""
-        refuse_overwrite(overwrite)
+        """Once a write. Raises ConfigError, SinkRefused, or the groups' errors."""
         options.check_for_batch()
-        self._options = options
-        self._bodies = bodies_of(schema, options)
         self._forgets = not options.producer_id
-        self._producer = options.producer_id or f"write-{uuid.uuid4().hex}"
-        newest, self._servers = begun(options, self._producer)
-        check_query(newest, "", options.rules, self._producer)
+        producer = options.producer_id or f"write-{uuid.uuid4().hex}"
+        newest = self.begin(options, schema, producer, overwrite=overwrite)
+        check_query(newest, "", options.rules, producer)
 
     @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
@@ -167,23 +165,16 @@ class LedgerBatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Retention deletes the staged entries. The commit may have completed nevertheless."""
         if self._forgets:
-            options = self._options
-            servers, group = options.servers, options.group
-            with open_sink_logs(
-                *(servers, group, options.timeout_ms, self._servers, options.tls, options.as_user)
-            ) as logs:
+            with logs_of(self._options, self._servers) as logs:
                 SinkCommits(logs, self._producer).abandon()
 
 
-class LedgerStreamWriter(DataSourceStreamArrowWriter):
+class LedgerStreamWriter(LedgerWriter, DataSourceStreamArrowWriter):
     @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Next to the driver, for the tasks of each micro-batch and for its commit; raises as above."""
-        refuse_overwrite(overwrite)
+        """For the tasks of each micro-batch and for its commit; raises as above."""
         options.check_for_stream()
-        self._options = options
-        self._bodies = bodies_of(schema, options)
-        self._newest, self._servers = begun(options, options.producer_id)
+        self._newest = self.begin(options, schema, options.producer_id, overwrite=overwrite)
 
     @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
@@ -193,12 +184,12 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark does not give a task its query ({QUERY_ID_PROPERTY}): use foreachBatch,"
                 " with options producerId and batchId"
             )
-        check_query(self._newest, query_id, self._options.rules, self._options.producer_id)
+        check_query(self._newest, query_id, self._options.rules, self._producer)
         return staged(self._options, self._servers, self._bodies, query_id, iterator)
 
     @in_short
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        committed(self._options, self._options.producer_id, batchId, messages)
+        committed(self._options, self._producer, batchId, messages)
 
     @in_short
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -5,8 +5,8 @@ which has no readers. The committer of the batch appends a manifest there, as a 
 the rows that the manifest lists are appended to the log, as entries of a second producer. A row's
 sequence number follows from the manifests, so any process may repeat every step.
 
-Read in this order: `manifests` (contents and identity of a batch, and their order), `commits` (the steps
-of a task and the driver), `client_logs` (the groups through clients).
+Read in this order: `manifests` (contents and identity of a batch, and their order), `client_logs` (the
+groups through clients), `commits` (the steps of a task and the driver).
 """
 
 from quorumlog.staging.client_logs import open_sink_logs

@@ -1,9 +1,11 @@
-"""The two groups through clients."""
+"""The two groups through clients. Every call may raise a LedgerError."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
@@ -12,7 +14,6 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
-from quorumlog.staging.commits import ProducerState, SinkLogs
 from quorumlog.staging.manifests import RowRange
 
 WINDOW = 5
@@ -20,14 +21,25 @@ WINDOW = 5
 READ_BYTES = 2 * 1024 * 1024
 
 
+class ProducerState(NamedTuple):
+    last_sequence: int
+    """-1: nothing of it is in the log."""
+    last_index: int
+    """Where that one lies."""
+
+
 class LogSession:
+    """Connected as a producer, which has fenced the process before. The next that connects fences this
+    one: its appends then raise ProducerFenced, and nothing of them is written."""
+
     def __init__(self, client: LedgerClient) -> None:
-        """Connects."""
         self._client = client
         self.last_sequence = client.last_sequence()
 
     def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
-        """The client continues its numbers by itself; only once."""
+        """In order, the first entry under this number; returns the index of the last. `machine`: the
+        state machine that takes them; empty: none. The client continues its numbers by itself; only
+        once."""
         assert sequence == self.last_sequence + 1, (sequence, self.last_sequence)
         last_index = -1
         receipts: Iterable[AppendReceipt]
@@ -52,29 +64,19 @@ class ClientLog:
         user: ClientUser | None = None,
     ) -> None:
         """`known`: further addresses of members, found elsewhere."""
-        self._servers = servers
-        self._group = group
-        self._timeout_ms = timeout_ms
-        self._tls = tls
-        self._user = user
-        self.client = connect(servers, group=group, timeout_ms=timeout_ms, tls=tls, user=user)
+        self._connect = partial(connect, servers, group=group, timeout_ms=timeout_ms, tls=tls, user=user)
+        self.client = self._connect()
         if known:
             self.client.add_servers(known)
 
     @contextmanager
     def session(self, producer: str) -> Generator[LogSession]:
-        with connect(
-            self._servers,
-            group=self._group,
-            timeout_ms=self._timeout_ms,
-            producer_id=producer,
-            tls=self._tls,
-            user=self._user,
-        ) as client:
+        with self._connect(producer_id=producer) as client:
             client.add_servers(self.client.known_servers)
             yield LogSession(client)
 
     def producer(self, producer: str) -> ProducerState | None:
+        """As it is committed; None: it was never connected here."""
         try:
             known = self.client.producer(producer)
         except ProducerExpired:
@@ -85,22 +87,24 @@ class ClientLog:
         return self.client.get(index).body
 
     def batches(self, ranges: Iterable[RowRange]) -> Iterator[EntryBatch]:
+        """The entries of these ranges, one range after the other."""
         for each in ranges:
             yield from self.client.read_batches(
                 each.first_index, each.stop_index, batch_bytes=READ_BYTES
             )
 
     def hold(self, name: str) -> int | None:
-        for row in self.client.readers():
-            if row.name == name and row.hold == "archive":
-                return row.position
-        return None
+        """From where on this reader holds the log; None: it holds nothing."""
+        rows = self.client.readers()
+        return next((row.position for row in rows if (row.name, row.hold) == (name, "archive")), None)
 
     def take_hold(self, name: str) -> int:
-        """As an archive's: a disk that fills up does not take it either, but refuses appends."""
+        """Take the hold at its position, or at the log's begin; returns that index. As an archive's: a
+        disk that fills up does not take it either, but refuses appends."""
         return self.client.reader(name, hold="archive").position
 
     def move_hold(self, name: str, index: int) -> None:
+        """Forward; entries before `index` may be deleted. Takes it again if it was ended."""
         self.client.reader(name, hold="archive", first_index=index)
 
     def end_hold(self, name: str) -> None:
@@ -113,6 +117,16 @@ class ClientLog:
 
     def close(self) -> None:
         self.client.close()
+
+
+class SinkLogs(NamedTuple):
+    log: ClientLog
+    staging: ClientLog
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Where members of both groups are, as far as their clients have learned it by now."""
+        return tuple(dict.fromkeys(address for log in self for address in log.client.known_servers))
 
 
 @contextmanager
@@ -135,12 +149,6 @@ def open_sink_logs(
             yield SinkLogs(*logs)
         except UnknownGroup as error:
             raise no_staging(group, error) from None
-
-
-def servers_of(logs: SinkLogs) -> tuple[str, ...]:
-    """Where members of both groups are to be found, as far as their clients have learned it by now."""
-    clients = [log.client for log in logs if isinstance(log, ClientLog)]
-    return tuple(dict.fromkeys(address for client in clients for address in client.known_servers))
 
 
 def no_staging(group: str, error: UnknownGroup) -> ConfigError:

@@ -22,13 +22,13 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from itertools import accumulate, dropwhile
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import AppendReceipt
+from quorumlog.client import LedgerClient
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, OutcomeUnknown, ProducerFenced
+from quorumlog.staging.client_logs import LogSession, SinkLogs
 from quorumlog.staging.manifests import (
     Batch,
     BatchRules,
@@ -45,66 +45,6 @@ from quorumlog.staging.manifests import (
     judge,
 )
 
-
-class ProducerState(NamedTuple):
-    last_sequence: int
-    """-1: nothing of it is in the log."""
-    last_index: int
-    """Where that one lies."""
-
-
-class SinkSession(Protocol):
-    """Connected as a producer, which has fenced the process before. The next that connects fences this
-    one: its appends then raise ProducerFenced, and nothing of them is written."""
-
-    @property
-    def last_sequence(self) -> int:
-        """As of when it was connected."""
-        ...
-
-    def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
-        """In order, the first entry under this number; returns the index of the last. `machine`: the
-        state machine that takes them; empty: none."""
-        ...
-
-
-class SinkLog(Protocol):
-    """Every call may raise a LedgerError."""
-
-    def session(self, producer: str) -> AbstractContextManager[SinkSession]: ...
-
-    def producer(self, producer: str) -> ProducerState | None:
-        """As it is committed; None: it was never connected here."""
-        ...
-
-    def body_at(self, index: int) -> bytes: ...
-
-    def batches(self, ranges: Iterable[RowRange]) -> Iterator[EntryBatch]:
-        """The entries of these ranges, one range after the other."""
-        ...
-
-    def hold(self, name: str) -> int | None:
-        """From where on this reader holds the log; None: it holds nothing."""
-        ...
-
-    def take_hold(self, name: str) -> int:
-        """Take the hold at its position, or at the log's begin; returns that index."""
-        ...
-
-    def move_hold(self, name: str, index: int) -> None:
-        """Forward; entries before `index` may be deleted. Takes it again if it was ended."""
-        ...
-
-    def end_hold(self, name: str) -> None: ...
-
-    def forget(self, producer: str) -> None: ...
-
-
-class SinkLogs(NamedTuple):
-    log: SinkLog
-    staging: SinkLog
-
-
 # ----------------------------------------------------------------
 # What a task does: it appends its rows to the staging group and notes where they lie.
 #
@@ -118,14 +58,8 @@ MOST_FAILURES = 5
 """In a row; the client itself has tried each for its time-out."""
 
 
-class StagingClient(Protocol):
-    def append_stream(
-        self, items: Iterable[EntryBatch], *, window: int = ..., timeout_ms: int | None = ...
-    ) -> Iterable[AppendReceipt]: ...
-
-
 def stage(
-    log: StagingClient, batches: Iterable[EntryBatch], timeout_ms: int | None = None
+    log: LedgerClient, batches: Iterable[EntryBatch], timeout_ms: int | None = None
 ) -> tuple[RowRange, ...]:
     """Where the entries of `batches` lie, in order. Raises a LedgerError once nothing helps."""
     source = iter(batches)
@@ -217,7 +151,7 @@ class SinkCommits:
                     return Commit(newest.index, was_new=False)
             return self._commit(session, newest, batch)
 
-    def _commit(self, session: SinkSession, newest: NewestManifest | None, batch: Batch) -> Commit:
+    def _commit(self, session: LogSession, newest: NewestManifest | None, batch: Batch) -> Commit:
         self._check_held(batch)
         manifest = Manifest(batch, self._first_sequence(newest))
         body = EntryBatch.from_bodies([encode_manifest(manifest)])

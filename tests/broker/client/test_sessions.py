@@ -10,7 +10,7 @@ import pytest
 from quorumlog.broker.client import async_producer
 from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
 from quorumlog.broker.client.async_producer import AsyncProducer
-from quorumlog.broker.client.broker_calls import Encoded, UniqKeys, encode_messages
+from quorumlog.broker.client.broker_calls import BrokerCalls, Encoded, UniqKeys, encode_messages
 from quorumlog.broker.message import Message
 from quorumlog.broker.wire import (
     GROUP,
@@ -47,6 +47,8 @@ class Link:
         if isinstance(answer, Exception):
             raise answer
         return Frame(GROUP, answer, None)
+
+    ask = BrokerCalls.ask
 
 
 def outcomes(link: Link, producer: AsyncProducer, sends: int) -> list[object]:

@@ -34,7 +34,7 @@ from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.message_store import USERS_NAME, USERS_ON, MessageStore
 from quorumlog.broker.wire import OldLogResponse
 from quorumlog.client import LedgerClient
-from quorumlog.client.operations import Members
+from quorumlog.client.async_client import Members
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.errors import ConfigError, MembershipRefused, NotAuthenticated, StoreFailure
 from quorumlog.log_state.users import UserOperation, UserOrder

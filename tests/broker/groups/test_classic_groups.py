@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.broker.errors import TopicNotPermitted, UnknownTopic
 from quorumlog.broker.group_commands import (
     REAL_QUEUE,
@@ -93,7 +94,7 @@ class Puts:
         self._store.commit_log.put([PutRequest(records, waits, answer)])
 
 
-class Session:
+class Session(BrokerSession):
     def __init__(self) -> None:
         self.told: list[Any] = []
 
@@ -150,9 +151,12 @@ class Broker:
         self.disk.kill() if random is None else self.disk.lose_power(random)
         self.start()
 
+    def take(self, session: Session, message: AnyBrokerMessage) -> None:
+        assert self.groups.request(cast(Any, session), message, cast(Any, None))
+
     def ask(self, message: AnyBrokerMessage) -> Any:
         session = Session()
-        assert self.groups.request(cast(Any, session), message, cast(Any, None))
+        session.proceed(message.request_id, lambda: self.take(session, message))
         for _ in range(20):
             if session.told:
                 return session.told[0]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from quorumlog.broker.group_commands import CommitOffsets
-from quorumlog.broker.groups.rebalancer import CommitCallback, OffsetCommits
+from quorumlog.broker.groups.rebalancer import DoneCallback, OffsetCommits
 from quorumlog.errors import LedgerError, NotLeader
 
 
 class Log:
     def __init__(self) -> None:
-        self.entries: list[tuple[CommitOffsets, CommitCallback]] = []
+        self.entries: list[tuple[CommitOffsets, DoneCallback]] = []
         self.told: list[LedgerError | None] = []
         self.commits = OffsetCommits(lambda command, done: self.entries.append((command, done)))
 

@@ -81,9 +81,9 @@ def test_what_a_slave_lacks_and_cannot_be_read_ends_its_connection_and_no_put(
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(greeting(QUORUMLOG)[:1])
         async with asyncio.timeout(60):
-            while not service._connections:
+            while not service.connections:
                 await asyncio.sleep(0)
-        (slave,) = service._connections
+        (slave,) = service.connections
         slave.link.next_offset = 0
         message_log, told = service.replica.store.commit_log, list[PutOutcome]()
         monkeypatch.setattr(message_log.files, "pread", unreadable)
@@ -139,7 +139,7 @@ def test_a_slave_has_said_its_whole_greeting_in_time_or_is_closed(
         host, port = place.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(said[: len(said) - kept_back_bytes])
-        listener = service._listener
+        listener = service.listener
         while not listener.connections:
             await asyncio.sleep(0)
         (connection,) = listener.connections.values()

@@ -116,9 +116,7 @@ def test_a_slave_whose_log_begins_above_what_is_to_be_cut_off_does_not_follow() 
     own = slave.own_log()._replace(history=history, min_offset=4096, max_offset=8192)
     link = SlaveLink(own, 0, **TIMES)
     theirs = MasterLink(master, 0, **TIMES)
-    theirs._leads = theirs._leads._replace(
-        epoch=Epoch(2, "a1"), history=EpochHistory([Run(1, "a1", 0, 0), Run(2, "a1", 0, 900)])
-    )
+    theirs._history = EpochHistory([Run(1, "a1", 0, 0), Run(2, "a1", 0, 900)])
     theirs.feed(b"".join(link.out), 1)
     link.feed(b"".join(theirs.out), 1)
     assert "one of them begins at 4096: the records between were deleted by age. Stop" in link.closed

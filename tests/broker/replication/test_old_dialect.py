@@ -118,7 +118,7 @@ def test_nothing_below_the_begin_of_its_run_is_reported_to_a_master_of_the_relea
     link.feed(old.encode_control(welcome), 0.0)
     follow = link.take_work().follow
     assert follow is not None
-    assert follow.epoch == (9, "")
+    assert follow.history.epoch == (9, "")
     link.follows(0)
     link.feed(old.encode_control(state), 0.0)
     link.out.clear()

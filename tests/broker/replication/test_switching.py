@@ -716,7 +716,9 @@ def test_an_option_that_differs_from_the_list_changes_nothing() -> None:
 
 def test_slaves_hear_of_topics_that_a_master_was_given() -> None:
     world = group(28)
-    world.brokers["a"].living.set_topics({"t": 1, "new": 4})
+    a = world.brokers["a"].living
+    a.store.topics = {"t": 1, "new": 4}
+    a.set_copies(1)
     following(world)
     b = world.brokers["b"].living
     assert b.record.topics == {"t": 1, "new": 4}

@@ -144,7 +144,7 @@ def obeys(broker: Broker, message: ReplicaRequest | QueuesRequest) -> bool:
     """At its port, somebody without a user."""
     access = broker.own_users.users.access
     connection = SimpleNamespace(user="", peer_name="c:1")
-    session = BrokerSession(cast(Any, None), cast(Any, connection), access)
+    session = BrokerSession(cast(Any, SimpleNamespace(reads=None)), cast(Any, connection), access)
     return session._refusal(message, None) is None
 
 
@@ -522,7 +522,9 @@ def test_a_log_that_lacks_what_its_users_are_made_from_begins_with_a_new_adminis
 
 def may_switch(broker: Broker, user: str) -> bool:
     connection = SimpleNamespace(user=user, peer_name="c:1")
-    session = BrokerSession(cast(Any, None), cast(Any, connection), broker.own_users.users.access)
+    session = BrokerSession(
+        cast(Any, SimpleNamespace(reads=None)), cast(Any, connection), broker.own_users.users.access
+    )
     return session._refusal(FOLLOW, None) is None
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from quorumlog.broker.broker_server import BrokerServer
 from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.wire import encode
+from quorumlog.net.hello import BROKER, client_hello
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import Disk
 
@@ -39,6 +41,11 @@ def served(folder: Path, topics: dict[str, int], disk: Disk | None = None) -> It
         started.loop.call_soon_threadsafe(stop.set)  # type: ignore[attr-defined]
         thread.join()
         store.close()
+
+
+def hello() -> bytes:
+    """How a client greets a broker."""
+    return b"".join(encode(client_hello(BROKER)))
 
 
 @contextmanager

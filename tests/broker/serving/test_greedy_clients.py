@@ -12,10 +12,9 @@ import pytest
 
 from harness.broker_process import BrokerProcess
 from quorumlog.broker import BrokerClient, Message, connect
-from quorumlog.broker.client.broker_calls import hello
 from quorumlog.broker.wire import PullRequest, encode
 from quorumlog.errors import LedgerError
-from tests.broker.serving.served import dialled
+from tests.broker.serving.served import dialled, hello
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.processes]
@@ -72,7 +71,7 @@ def test_pulls_whose_answers_nobody_reads_take_little_memory(tmp_path: Path) -> 
         before = peak_mib(process)
         silent = [clients.enter_context(dialled(process.address)) for _ in range(100)]
         for sock in silent:
-            sock.sendall(b"".join(hello()))
+            sock.sendall(hello())
             assert sock.recv(1 << 16)
         open_then = open_files(process)
         for sock in silent:

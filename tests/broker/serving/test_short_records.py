@@ -8,10 +8,9 @@ import pytest
 
 from quorumlog.broker import BrokerClient, Message
 from quorumlog.broker.record_batch import RecordBatch
-from quorumlog.broker.wire import SendRequest, broker_decoder, encode, message_of
+from quorumlog.broker.wire import SendRequest, broker_decoder, encode
 from quorumlog.net.errors import ErrorResponse
-from tests.broker.serving.served import dialled, served
-from tests.broker.serving.test_unread_answers import hello
+from tests.broker.serving.served import dialled, hello, served
 
 
 @pytest.mark.parametrize("size_bytes", [48, 49, 90])
@@ -20,13 +19,13 @@ def test_a_record_that_is_shorter_than_any_is_refused_and_the_next_send_is_taken
 ) -> None:
     """An assertion ended the member of a replicated broker, and a classic one never answered."""
     with served(tmp_path, {"t": 1}) as server, dialled(server.address) as sock:
-        sock.sendall(b"".join(hello()))
+        sock.sendall(hello())
         records = RecordBatch.contiguous(bytearray(size_bytes), [size_bytes])
         sock.sendall(b"".join(encode(SendRequest(request_id=1), records)))
         decoder = broker_decoder()
         answers = []
         while len(answers) < 2:
             answers += decoder.receive_data(sock.recv(1 << 16))
-        assert isinstance(message_of(answers[1]), ErrorResponse)
+        assert isinstance(answers[1].message, ErrorResponse)
         with BrokerClient(server.address) as broker:
             assert broker.send(Message("t", b"whole")).queue_offset == 0

@@ -15,14 +15,14 @@ from quorumlog.broker.broker_port import (
     MOST_READING,
     BrokerSession,
 )
-from quorumlog.broker.client.broker_calls import hello, pulled_of
-from quorumlog.broker.wire import OffsetAtRequest, PullRequest, broker_decoder, encode, message_of
+from quorumlog.broker.client.broker_calls import pulled_of
+from quorumlog.broker.wire import OffsetAtRequest, PullRequest, broker_decoder, encode
 from quorumlog.errors import ConnectionFull, Forbidden
 from quorumlog.log_state.users import Kind, Right, RoleGrant, User, UserRole, Users
 from quorumlog.net.access import Access
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import Frame
-from tests.broker.serving.served import dialled, served
+from tests.broker.serving.served import dialled, hello, served
 
 
 class Reads:
@@ -125,7 +125,7 @@ def requests_of_a_connection_are_bounded() -> None:
         end = producer.send(Message("t", b"first")).queue_offset + 1
         assert producer.pull("t", 0, 0, wait_ms=60_000).messages, "it is in its queue"
         asked = PullRequest(topic="t", queue_id=0, offset=end, wait_ms=60_000)
-        consumer.sendall(b"".join(hello()))
+        consumer.sendall(hello())
         for number in range(1, MOST_OPEN + 2):
             consumer.sendall(b"".join(encode(msgspec.structs.replace(asked, request_id=number))))
         decoder = broker_decoder()
@@ -139,14 +139,14 @@ def requests_of_a_connection_are_bounded() -> None:
                     raise AssertionError(f"{count} answers were due, {len(answers)} came") from None
 
         read(2)
-        refused = message_of(answers[1])
+        refused = answers[1].message
         assert isinstance(refused, ErrorResponse)
         assert (refused.code, refused.message[:13]) == (ConnectionFull.code, "1000 requests")
         assert refused.retry_after_ms > 0
-        assert message_of(answers[1]).request_id == MOST_OPEN + 1
+        assert answers[1].message.request_id == MOST_OPEN + 1
         producer.send(Message("t", b"second"))
         read(2 + MOST_OPEN)
-        assert {message_of(each).request_id for each in answers[2:]} == set(range(1, MOST_OPEN + 1))
+        assert {each.message.request_id for each in answers[2:]} == set(range(1, MOST_OPEN + 1))
         consumer.sendall(b"".join(encode(msgspec.structs.replace(asked, offset=end, request_id=5000))))
         read(3 + MOST_OPEN)
         assert pulled_of(answers[-1]).messages[0].body == b"second"

@@ -8,31 +8,20 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, Self, TypeVar
 
+from quorumlog.broker import group_commands as commands
+from quorumlog.broker import wire
 from quorumlog.broker.client.async_consumer import revived
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    EARLIEST,
+    LATEST,
     BrokerCalls,
     QueueInfo,
-    answer_of,
-    milliseconds,
     pulled_of,
-    queues_of,
     receipt_of,
 )
 from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
 from quorumlog.broker.group_commands import (
-    Command,
-    CreateGroup,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    GroupRow,
-    GroupsQuestion,
-    Question,
-    ResetOffsets,
-    TopicRow,
-    TopicsQuestion,
-    UpdateTopic,
     check_group_name,
     dlq_topic,
     encode,
@@ -40,19 +29,6 @@ from quorumlog.broker.group_commands import (
     read_answer,
 )
 from quorumlog.broker.message import StoredMessage
-from quorumlog.broker.wire import (
-    CommitRequest,
-    GroupAnswer,
-    GroupCommandRequest,
-    GroupQuestionRequest,
-    OffsetAtRequest,
-    OffsetResponse,
-    PullRequest,
-    QueuesRequest,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-)
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.users import UserOrder, checked_order
 from quorumlog.net.credentials import ClientUser
@@ -110,20 +86,16 @@ class AsyncBrokerAdmin:
         """End its connections; waiting calls raise Unreachable or OutcomeUnknown."""
         await self._link.close()
 
-    async def route(self) -> RoleResponse:
+    async def route(self) -> wire.RoleResponse:
         """The master, and the addresses of the other brokers."""
-        answer = answer_of(await self._link.call(RoleRequest()))
-        assert isinstance(answer, RoleResponse), answer
-        return answer
+        return await self._link.ask(wire.RoleRequest(), wire.RoleResponse)
 
-    async def _command(self, command: Command) -> None:
-        answer = answer_of(await self._link.call(GroupCommandRequest(body=encode(command))))
-        assert isinstance(answer, GroupAnswer), answer
+    async def _command(self, command: commands.Command) -> None:
+        answer = await self._link.ask(wire.GroupCommandRequest(body=encode(command)), wire.GroupAnswer)
         read_answer(answer.body, object)
 
-    async def _question(self, question: Question, kind: type[_T]) -> _T:
-        answer = answer_of(await self._link.call(GroupQuestionRequest(body=encode(question))))
-        assert isinstance(answer, GroupAnswer), answer
+    async def _question(self, question: commands.Question, kind: type[_T]) -> _T:
+        answer = await self._link.ask(wire.GroupQuestionRequest(body=encode(question)), wire.GroupAnswer)
         return read_answer(answer.body, kind)
 
     # ---------------------------------------------------------------- users
@@ -133,15 +105,11 @@ class AsyncBrokerAdmin:
         change among the broker's commands. Raises BadRequest for an invalid change, Forbidden,
         SwitchRefused where a slave is of an earlier release."""
         request = ChangeUsersRequest(order=checked_order(order))
-        answer = answer_of(await self._link.call(request))
-        assert isinstance(answer, ChangeUsersResponse), answer
-        return answer.index
+        return (await self._link.ask(request, ChangeUsersResponse)).index
 
     async def users(self) -> UsersResponse:
         """The users, and the grants of each role."""
-        answer = answer_of(await self._link.call(UsersRequest()))
-        assert isinstance(answer, UsersResponse), answer
-        return answer
+        return await self._link.ask(UsersRequest(), UsersResponse)
 
     # ---------------------------------------------------------------- topics
 
@@ -151,7 +119,7 @@ class AsyncBrokerAdmin:
         """`perm`: 4 read, 2 send, 6 both. `retention_ms`: how long messages are shown, 0: as long as
         the log has them. Raises TopicExists if the topic exists with other settings, TooManyNames,
         BadRequest for an invalid name."""
-        await self._command(CreateTopic(topic, queues, perm, retention_ms))
+        await self._command(commands.CreateTopic(topic, queues, perm, retention_ms))
 
     async def update_topic(
         self,
@@ -162,50 +130,50 @@ class AsyncBrokerAdmin:
         retention_ms: int | None = None,
     ) -> None:
         """None: unchanged; queues cannot be reduced. Raises UnknownTopic, BadRequest."""
-        await self._command(UpdateTopic(topic, queues, perm, retention_ms))
+        await self._command(commands.UpdateTopic(topic, queues, perm, retention_ms))
 
     async def delete_topic(self, topic: str) -> None:
         """Its messages are no longer shown, even if a topic of the name is created again. No effect if
         there is none. Raises BadRequest for a topic of the broker's own."""
         try:
-            await self._command(DeleteTopic(topic))
+            await self._command(commands.DeleteTopic(topic))
         except UnknownTopic:
             if any(row.topic == topic for row in await self.topics()):
                 raise
 
-    async def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
+    async def topics(self, topic: str = "", *, system: bool = False) -> list[commands.TopicRow]:
         """All topics, or this one, by name, with their settings; `system`: including the broker's own.
         Raises UnknownTopic."""
-        rows = await self._question(TopicsQuestion(topic), list[TopicRow])
+        rows = await self._question(commands.TopicsQuestion(topic), list[commands.TopicRow])
         return [row for row in rows if system or topic or not is_system_topic(row.topic)]
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
         """Of all topics, or of this one: oldest offset and next offset of each queue."""
-        return queues_of(await self._link.call(QueuesRequest(topic=topic)))
+        return await self._link.queues(topic)
 
     # ---------------------------------------------------------------- groups
 
-    async def groups(self, group: str = "") -> list[GroupRow]:
+    async def groups(self, group: str = "") -> list[commands.GroupRow]:
         """All groups, or this one: members, their queues, committed offsets. Raises
         UnknownConsumerGroup."""
-        return await self._question(GroupsQuestion(group), list[GroupRow])
+        return await self._question(commands.GroupsQuestion(group), list[commands.GroupRow])
 
     async def create_group(self, group: str) -> None:
         """No effect if it exists. Raises TooManyNames."""
         with suppress(ConsumerGroupExists):
-            await self._command(CreateGroup(group))
+            await self._command(commands.CreateGroup(group))
 
     async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """(topic, queue) -> offset of the next message, for a group without members, whose messages
         another program reads. Offsets never decrease. Raises UnknownConsumerGroup, UnknownGroupMember.
         """
         rows = [(topic, queue_id, at) for (topic, queue_id), at in offsets.items()]
-        answer_of(await self._link.call(CommitRequest(group=group, offsets=rows)))
+        await self._link.call(wire.CommitRequest(group=group, offsets=rows))
 
     async def delete_group(self, group: str) -> None:
         """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
         UnknownConsumerGroup."""
-        await self._command(DeleteGroup(group))
+        await self._command(commands.DeleteGroup(group))
 
     async def dead_letters(
         self, group: str, offset: int = 0, *, most_messages: int = 100
@@ -218,7 +186,7 @@ class AsyncBrokerAdmin:
         found: list[StoredMessage] = []
         offset = max(offset, info.min_offset)
         while len(found) < most_messages and offset < info.max_offset:
-            request = PullRequest(
+            request = wire.PullRequest(
                 topic=info.topic,
                 queue_id=info.queue_id,
                 offset=offset,
@@ -241,7 +209,7 @@ class AsyncBrokerAdmin:
             letters += found
         for letter in letters:
             encoded = revived(letter, group)
-            receipt_of(await self._link.call(SendRequest(), encoded), encoded)
+            receipt_of(await self._link.call(wire.SendRequest(), encoded), encoded)
         return len(letters)
 
     async def lag(self, group: str) -> list[QueueLag]:
@@ -264,7 +232,7 @@ class AsyncBrokerAdmin:
         return lags
 
     async def _age_s(self, queue: tuple[str, int], offset: int) -> float:
-        request = PullRequest(topic=queue[0], queue_id=queue[1], offset=offset, most_messages=1)
+        request = wire.PullRequest(topic=queue[0], queue_id=queue[1], offset=offset, most_messages=1)
         try:
             pulled = pulled_of(await self._link.call(request))
         except LedgerError:
@@ -281,7 +249,7 @@ class AsyncBrokerAdmin:
         1970), for these topics or all that it reads. Returns the offsets by (topic, queue). Commits of
         messages in progress are ignored. Raises UnknownConsumerGroup, UnknownTopic, and BadRequest if
         there is nothing to reset."""
-        if isinstance(to, str) and to not in ("earliest", "latest"):
+        if isinstance(to, str) and to not in (EARLIEST, LATEST):
             raise BadRequest(f"reset to earliest, latest or a time, not {to!r}")
         check_group_name(group)
         (row,) = await self.groups(group)
@@ -296,19 +264,8 @@ class AsyncBrokerAdmin:
             if not rows:
                 raise UnknownTopic(f"there is no topic {topic}")
             for each in rows:
-                offsets[topic, each.queue_id] = await self._offset_for(each, to)
-        await self._command(ResetOffsets(group, tuple((*queue, at) for queue, at in offsets.items())))
-        return offsets
-
-    async def _offset_for(self, queue: QueueInfo, to: str | float | datetime) -> int:
-        if to == "earliest":
-            return queue.min_offset
-        if to == "latest":
-            return queue.max_offset
-        assert not isinstance(to, str)
-        request = OffsetAtRequest(
-            topic=queue.topic, queue_id=queue.queue_id, time_ms=milliseconds(to, 0)
+                offsets[topic, each.queue_id] = await self._link.offset_for(each, to)
+        await self._command(
+            commands.ResetOffsets(group, tuple((*queue, at) for queue, at in offsets.items()))
         )
-        answer = answer_of(await self._link.call(request))
-        assert isinstance(answer, OffsetResponse), answer
-        return max(answer.offset, queue.min_offset)
+        return offsets

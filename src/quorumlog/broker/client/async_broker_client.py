@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Self
 
+from quorumlog.broker import wire
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
     BrokerCalls,
@@ -17,38 +18,17 @@ from quorumlog.broker.client.broker_calls import (
     SendReceipt,
     TimeRange,
     UniqKeys,
-    answer_of,
     checked,
     encode_messages,
     frame_of_answer,
     milliseconds,
     pulled_of,
-    queue_among,
-    queue_counts,
-    queues_of,
     receipt_of,
     time_range,
 )
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.message import Message, StoredMessage, physical_offset_of
-from quorumlog.broker.wire import (
-    BrokerStatusRequest,
-    BrokerStatusResponse,
-    FailoverRequest,
-    FailoverResponse,
-    OffsetAtRequest,
-    OffsetResponse,
-    OldLogRequest,
-    OldLogResponse,
-    PullRequest,
-    QueryRequest,
-    QueuesRequest,
-    ReplicaRequest,
-    ReplicaResponse,
-    SendRequest,
-    ViewRequest,
-    records_of,
-)
+from quorumlog.broker.wire import records_of
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.rpc.calls import Call
@@ -148,12 +128,13 @@ class AsyncBrokerClient:
             encoded = encode_messages(messages, queue_id, self._keys, self._calls.own_host)
         except Exception as error:
             return self._singly(messages, receipts, queue_id, error)
-        call = self._calls.made(SendRequest(waits=encoded.waits), encoded)
+        call = self._calls.made(wire.SendRequest(waits=encoded.waits), encoded)
         self._sending.add(call)
 
         def sent(call: Call) -> None:
             try:
-                singles = receipt_of(frame_of_answer(call), encoded).singles(encoded.sizes)
+                sizes = zip(itertools.repeat(1), encoded.sizes, strict=False)
+                singles = receipt_of(frame_of_answer(call), encoded).split(sizes)
             except Exception as error:
                 again = self._singly(messages, receipts, queue_id, error)
                 if again:
@@ -197,7 +178,9 @@ class AsyncBrokerClient:
         await self._calls.connected()
         encoded = encode_messages(messages, queue_id, self._keys, self._calls.own_host)
         try:
-            return receipt_of(await self._calls.call(SendRequest(waits=encoded.waits), encoded), encoded)
+            return receipt_of(
+                await self._calls.call(wire.SendRequest(waits=encoded.waits), encoded), encoded
+            )
         except UnknownTopic:
             self._counts.pop(encoded.topic, None)
             raise
@@ -206,10 +189,10 @@ class AsyncBrokerClient:
         """Number of queues of a topic. Raises UnknownTopic."""
         count = self._counts.get(topic, 0)
         if not count:
-            self._counts |= queue_counts(await self.queues(topic))
-            count = self._counts.get(topic, 0)
+            count = 1 + max((queue.queue_id for queue in await self.queues(topic)), default=-1)
             if not count:
                 raise UnknownTopic(f"the broker has no topic {topic}")
+            self._counts[topic] = count
         return count
 
     # ---------------------------------------------------------------- reading
@@ -227,7 +210,7 @@ class AsyncBrokerClient:
         """Messages of a queue from the one of this number on, at most so many and about `most_bytes`; at
         the end of the queue after `wait_ms`, or none. Raises UnknownTopic, TopicNotPermitted,
         QueueOffsetOutOfRange, MessageDamaged."""
-        request = PullRequest(
+        request = wire.PullRequest(
             topic=topic,
             queue_id=queue_id,
             offset=offset,
@@ -244,7 +227,7 @@ class AsyncBrokerClient:
         or datetimes, None: without a bound. Raises BadRequest where the broker keeps no index,
         MessageDamaged."""
         begin_ms, end_ms = time_range(time)
-        request = QueryRequest(
+        request = wire.QueryRequest(
             topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms, most_messages=most_messages
         )
         return await self._messages(request)
@@ -252,16 +235,16 @@ class AsyncBrokerClient:
     async def message(self, message_id: str) -> StoredMessage:
         """The message with this id, as in its receipt. Raises NoSuchMessage; BadRequest for an invalid
         id."""
-        return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
+        return (await self._messages(wire.ViewRequest(physical_offset=physical_offset_of(message_id))))[
+            0
+        ]
 
-    async def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
-        frame = await self._calls.call(request)
-        answer_of(frame)
-        return checked(records_of(frame)).messages()
+    async def _messages(self, request: wire.QueryRequest | wire.ViewRequest) -> list[StoredMessage]:
+        return checked(records_of(await self._calls.call(request))).messages()
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
         """Of all topics, or of this one: oldest offset and next offset of each queue."""
-        return queues_of(await self._calls.call(QueuesRequest(topic=topic)))
+        return await self._calls.queues(topic)
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """Of the oldest message; of an empty queue the next offset. Raises UnknownTopic."""
@@ -272,44 +255,39 @@ class AsyncBrokerClient:
         return (await self._queue(topic, queue_id)).max_offset
 
     async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
-        return queue_among(await self.queues(topic), topic, queue_id)
+        queues = await self.queues(topic)
+        for queue in queues:
+            if queue.queue_id == queue_id:
+                return queue
+        if queues:
+            raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
+        raise UnknownTopic(f"the broker has no topic {topic}; quorumlog broker status lists its topics")
 
     async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
         """Of the first message of the queue that was stored at this time (a datetime, or milliseconds
         since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
-        request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
-        answer = answer_of(await self._calls.call(request))
-        assert isinstance(answer, OffsetResponse), answer
-        return answer.offset
+        request = wire.OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
+        return (await self._calls.ask(request, wire.OffsetResponse)).offset
 
-    async def status(self) -> BrokerStatusResponse:
+    async def status(self) -> wire.BrokerStatusResponse:
         """State of the broker: role, offsets in bytes, queues, problems."""
-        answer = answer_of(await self._calls.call(BrokerStatusRequest()))
-        assert isinstance(answer, BrokerStatusResponse), answer
-        return answer
+        return await self._calls.ask(wire.BrokerStatusRequest(), wire.BrokerStatusResponse)
 
-    async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+    async def old_log(self, position: int = 0, size_bytes: int = 0) -> wire.OldLogResponse:
         """Bytes of the classic store that the broker's group has taken over: `size_bytes` from
         `position` on; without a size its record (`taken-over`)."""
-        request = OldLogRequest(position=position, size_bytes=size_bytes)
-        answer = answer_of(await self._calls.call(request))
-        assert isinstance(answer, OldLogResponse), answer
-        return answer
+        request = wire.OldLogRequest(position=position, size_bytes=size_bytes)
+        return await self._calls.ask(request, wire.OldLogResponse)
 
-    async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
+    async def replica(self, request: wire.ReplicaRequest | None = None) -> wire.ReplicaResponse:
         """State of a master or a slave, after the requested change. Raises NotReplicated."""
-        message = ReplicaRequest() if request is None else request
-        answer = answer_of(await self._calls.call(message))
-        assert isinstance(answer, ReplicaResponse), answer
-        return answer
+        return await self._calls.ask(request or wire.ReplicaRequest(), wire.ReplicaResponse)
 
-    async def failover(self, *, resigns: bool = False) -> FailoverResponse:
+    async def failover(self, *, resigns: bool = False) -> wire.FailoverResponse:
         """State of the broker towards its coordinator; `resigns`: after it has given up leadership.
         Raises NotReplicated."""
-        request = FailoverRequest(verb="resign" if resigns else "")
-        answer = answer_of(await self._calls.call(request))
-        assert isinstance(answer, FailoverResponse), answer
-        return answer
+        request = wire.FailoverRequest(verb="resign" if resigns else "")
+        return await self._calls.ask(request, wire.FailoverResponse)
 
 
 def connect_async(

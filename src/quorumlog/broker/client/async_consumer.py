@@ -14,19 +14,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from functools import partial
 from typing import NamedTuple, Self
 
+from quorumlog.broker import wire
 from quorumlog.broker.client.async_producer import AsyncProducer
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    EARLIEST,
+    LATEST,
     BrokerCalls,
     Encoded,
     SendReceipt,
-    answer_of,
-    milliseconds,
+    StartPoint,
     pulled_of,
-    queues_of,
 )
 from quorumlog.broker.errors import (
     QueueOffsetOutOfRange,
@@ -57,16 +58,6 @@ from quorumlog.broker.message import (
     encode_again,
     encode_properties,
     properties_that_fit,
-)
-from quorumlog.broker.wire import (
-    AssignmentResponse,
-    CommitRequest,
-    GroupHeartbeatRequest,
-    LeaveRequest,
-    OffsetAtRequest,
-    OffsetResponse,
-    PullRequest,
-    QueuesRequest,
 )
 from quorumlog.errors import NO_RIGHT, BadRequest, ClusterChanged, LedgerError
 from quorumlog.net.credentials import ClientUser
@@ -277,8 +268,6 @@ MOST_AT_ONCE = 64
 """Queues of which `run` works on a message at once, where nobody says how many."""
 ORDERLY_PAUSE_MS = 1_000
 """Between two attempts of an orderly consumer at one message."""
-EARLIEST, LATEST = "earliest", "latest"
-StartPoint = str | float | datetime
 Handler = Callable[[StoredMessage], Awaitable[object] | object]
 
 
@@ -360,9 +349,16 @@ class AsyncConsumer:
         except BaseException:
             await self.close()
             raise
-        self._tasks = [asyncio.create_task(self._heartbeats()), asyncio.create_task(self._commits())]
-        if self._is_orderly:
-            self._tasks.append(asyncio.create_task(self._gives_up()))
+        what, ends = (
+            f"group {self.group}",
+            (UnknownTopic, UnknownConsumerGroup, BadRequest, ClusterChanged),
+        )
+        repeated = [
+            self._repeat(what, self._join, *ends),
+            self._repeat(what, self._commit_now_and_then),
+            *([self._repeat(what, self._give_up)] if self._is_orderly else []),
+        ]
+        self._tasks = [asyncio.create_task(each) for each in repeated]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -382,8 +378,7 @@ class AsyncConsumer:
                     with suppress(LedgerError):
                         await self._commit_done()
                     with suppress(LedgerError):
-                        leave = LeaveRequest(group=self.group, member=self.name)
-                        answer_of(await self._link.call(leave))
+                        await self._link.call(wire.LeaveRequest(group=self.group, member=self.name))
                     await self._producer.close()
         finally:  # a waiting caller may give up
             await self._producer._end()
@@ -402,7 +397,7 @@ class AsyncConsumer:
         """Says that this member is there, and takes over what it is given; `waits` for news."""
         wait_ms = self._heartbeat_wait_ms if waits else 0
         generation, said_s = self.generation, time.monotonic()
-        request = GroupHeartbeatRequest(
+        request = wire.GroupHeartbeatRequest(
             group=self.group,
             member=self.name,
             topics=sorted(self.topics.items()),
@@ -412,8 +407,7 @@ class AsyncConsumer:
             asked_for=tuple(key for key, queue in self.queues.items() if queue.is_asked_for),
             gives_up=tuple(self._given_up),
         )
-        answer = answer_of(await self._link.call(request, wait_ms=wait_ms))
-        assert isinstance(answer, AssignmentResponse), answer
+        answer = await self._link.ask(request, wire.AssignmentResponse, wait_ms=wait_ms)
         async with self._joining:
             if self.generation != generation:
                 return  # another answer came meanwhile: the next one says what is new since
@@ -429,10 +423,9 @@ class AsyncConsumer:
                 await self._begin_generation(answer)
             for key in set(answer.asked_for) & self.queues.keys():
                 self._ask_for(self.queues[key])
-        async with self._changed:
-            self._changed.notify_all()
+        await self._notify()
 
-    async def _begin_generation(self, answer: AssignmentResponse) -> None:
+    async def _begin_generation(self, answer: wire.AssignmentResponse) -> None:
         """Another generation. Raises what the first look at a queue is refused with."""
         assigned = {(topic, queue_id): offset for topic, queue_id, offset in answer.queues}
         resets = set(answer.resets)
@@ -458,27 +451,19 @@ class AsyncConsumer:
         if task is not None:
             task.cancel()
 
-    async def _gives_up(self) -> None:
+    async def _give_up(self) -> None:
         """An orderly member: what others wait for, once nothing of it is in hand."""
 
         def ready() -> list[ConsumerQueue]:
             return [q for q in self.queues.values() if q.is_asked_for and not q.in_hand]
 
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: bool(ready()))
-            try:
-                await self._commit_done()
-                for queue in ready():
-                    self._revoke(queue.key)
-                    self._given_up.add(queue.key)
-                await self._join(waits=False)
-            except NO_RIGHT as error:
-                await self._fail(error)
-                return
-            except LedgerError as error:
-                log.info("group %s: %s", self.group, error)
-                await asyncio.sleep(PAUSE_S)
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(ready()))
+        await self._commit_done()
+        for queue in ready():
+            self._revoke(queue.key)
+            self._given_up.add(queue.key)
+        await self._join(waits=False)
 
     def _revoke(self, key: tuple[str, int]) -> None:
         queue = self.queues.pop(key, None)
@@ -500,70 +485,65 @@ class AsyncConsumer:
         queue = ConsumerQueue(topic, queue_id, tags, offset, offset, offset if is_fixed else -1)
         queue.waits_for = self._unfinished.pop(key, None)
         self.queues[key] = queue
-        self._fetching[key] = asyncio.create_task(self._fetch(queue))
+        self._fetching[key] = asyncio.create_task(
+            self._repeat(f"queue {queue_id} of {topic}", partial(self._fetch, queue))
+        )
 
     async def _first_offset(self, topic: str, queue_id: int) -> int:
-        rows = queues_of(await self._link.call(QueuesRequest(topic=topic)))
+        rows = await self._link.queues(topic)
         row = next((each for each in rows if each.queue_id == queue_id), None)
-        if row is None or self._begin == EARLIEST or topic == retry_topic(self.group):
-            return 0 if row is None else row.min_offset
-        if self._begin == LATEST:
-            return row.max_offset
-        assert not isinstance(self._begin, str)
-        time_ms = milliseconds(self._begin, 0)
-        request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=time_ms)
-        answer = answer_of(await self._link.call(request))
-        assert isinstance(answer, OffsetResponse), answer
-        return max(answer.offset, row.min_offset)
+        if row is None:
+            return 0
+        begin = EARLIEST if topic == retry_topic(self.group) else self._begin
+        return await self._link.offset_for(row, begin)
 
-    async def _heartbeats(self) -> None:
+    async def _repeat(
+        self, what: str, step: Callable[[], Awaitable[None]], *ends: type[LedgerError]
+    ) -> None:
+        """Forever. A lost right, and an error of `ends`, end this member."""
         while True:
             try:
-                await self._join()
-            except (UnknownTopic, UnknownConsumerGroup, BadRequest, ClusterChanged, *NO_RIGHT) as error:
-                await self._fail(error)
-                return
+                await step()
             except LedgerError as error:
-                log.info("group %s: %s", self.group, error)
+                if isinstance(error, (*NO_RIGHT, *ends)):
+                    self._failure = error
+                    await self._notify()
+                    return
+                log.info("%s: %s", what, error)
                 await asyncio.sleep(PAUSE_S)
 
-    async def _fail(self, error: LedgerError) -> None:
-        self._failure = error
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+    async def _wait(self, most_s: float, until: Callable[[], bool] | None = None) -> None:
+        """`until`: None: the next change."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s), self._changed:
+                await (self._changed.wait_for(until) if until else self._changed.wait())
 
     # ---------------------------------------------------------------- reading
 
     async def _fetch(self, queue: ConsumerQueue) -> None:
-        while not queue.is_revoked:
-            if not queue.has_room:
-                async with self._changed:
-                    await self._changed.wait_for(lambda: queue.has_room or queue.is_revoked)
-                continue
-            request = PullRequest(
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                offset=queue.next_offset,
-                wait_ms=PULL_WAIT_MS,
-            )
-            try:
-                pulled = pulled_of(await self._link.call(request, wait_ms=PULL_WAIT_MS))
-            except QueueOffsetOutOfRange as error:
-                is_below = queue.next_offset < error.min_offset
-                log.warning("group %s continues elsewhere: %s", self.group, error)
-                queue.came([], error.min_offset if is_below else error.max_offset)
-                await asyncio.sleep(PAUSE_S)
-                continue
-            except NO_RIGHT as error:
-                await self._fail(error)
-                return
-            except LedgerError as error:
-                log.info("queue %d of %s: %s", queue.queue_id, queue.topic, error)
-                await asyncio.sleep(PAUSE_S)
-                continue
-            queue.came(pulled.messages, pulled.next_offset)
+        if not queue.has_room:
             async with self._changed:
-                self._changed.notify_all()
+                await self._changed.wait_for(lambda: queue.has_room)
+        request = wire.PullRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=queue.next_offset,
+            wait_ms=PULL_WAIT_MS,
+        )
+        try:
+            pulled = pulled_of(await self._link.call(request, wait_ms=PULL_WAIT_MS))
+        except QueueOffsetOutOfRange as error:
+            is_below = queue.next_offset < error.min_offset
+            log.warning("group %s continues elsewhere: %s", self.group, error)
+            queue.came([], error.min_offset if is_below else error.max_offset)
+            await asyncio.sleep(PAUSE_S)
+            return
+        queue.came(pulled.messages, pulled.next_offset)
+        await self._notify()
 
     def _take(self, *, in_order: bool = False) -> tuple[ConsumerQueue, StoredMessage] | None:
         return take_next(self.queues, in_order=in_order) if self._may_take else None
@@ -585,14 +565,12 @@ class AsyncConsumer:
         self, most_messages: int, wait_ms: int
     ) -> list[tuple[ConsumerQueue, StoredMessage]]:
         self._check_joined()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_ms / 1000), self._changed:
-                await self._changed.wait_for(
-                    lambda: (
-                        self._failure is not None
-                        or (self._may_take and any(q.can_take for q in self.queues.values()))
-                    )
-                )
+
+        def is_over() -> bool:
+            may_take = self._may_take and any(queue.can_take for queue in self.queues.values())
+            return self._failure is not None or may_take
+
+        await self._wait(wait_ms / 1000, is_over)
         if self._failure is not None:
             raise self._failure
         self._held_at_poll = self._held_at_poll or list(self.queues.values())
@@ -619,8 +597,7 @@ class AsyncConsumer:
             queue.finish(message)
             done[queue.key] = max(done.get(queue.key, 0), message.queue_offset + 1)
         await self._commit_in_present_generation()
-        async with self._changed:
-            self._changed.notify_all()
+        await self._notify()
         # A queue that was lost a moment after it was committed is not: nothing of it comes again.
         read = [queue for queue, _ in handed_out]
         committed = {queue.key: queue.committed_offset for queue in (*read, *self.queues.values())}
@@ -634,24 +611,21 @@ class AsyncConsumer:
 
     async def _commit_in_present_generation(self) -> None:
         """What is lost is not committed, and keeps nothing else from it. Raises LedgerError."""
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        stop_s = time.monotonic() + self._timeout_s
+
+        def is_known(generation: int) -> bool:
+            return self._failure is not None or self.generation != generation
+
         while True:
             generation = self.generation
             try:
                 await self._commit_done()
                 return
             except (StaleGeneration, UnknownGroupMember):
-                if not await self._has_another_generation(generation, deadline_s):
+                # The next heartbeat's answer brings another one, and says what is left.
+                await self._wait(stop_s - time.monotonic(), partial(is_known, generation))
+                if self._failure is not None or self.generation == generation:
                     raise
-
-    async def _has_another_generation(self, generation: int, deadline_s: float) -> bool:
-        """The next heartbeat's answer brings it, and says what is left."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline_s), self._changed:
-                await self._changed.wait_for(
-                    lambda: self._failure is not None or self.generation != generation
-                )
-        return self._failure is None and self.generation != generation
 
     async def run(
         self,
@@ -693,9 +667,7 @@ class AsyncConsumer:
                 most = threads or min(len(self.queues), MOST_AT_ONCE)
                 while len(workers) < most and (found := self._take(in_order=working.in_order)):
                     workers.add(asyncio.create_task(self._work_off(*found, working)))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PAUSE_S), self._changed:
-                        await self._changed.wait()
+                await self._wait(PAUSE_S)
             await asyncio.gather(*workers)
         finally:
             for task in workers:
@@ -712,8 +684,7 @@ class AsyncConsumer:
                 await self._work_once(queue, message, working)
             found = None if working.until() else self._take(in_order=working.in_order)
             if found is None or queue.has_room != had_room or queue.is_asked_for:
-                async with self._changed:
-                    self._changed.notify_all()
+                await self._notify()
             if found is None:
                 return
             queue, message = found
@@ -787,9 +758,7 @@ class AsyncConsumer:
             now_s = time.monotonic()
             if now_s >= stop_s:
                 return self._may_take
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(stop_s - now_s, PAUSE_S)), self._changed:
-                    await self._changed.wait()
+            await self._wait(min(stop_s - now_s, PAUSE_S))
         return False
 
     # ---------------------------------------------------------------- again, later
@@ -825,30 +794,22 @@ class AsyncConsumer:
 
     # ---------------------------------------------------------------- committing
 
-    async def _commits(self) -> None:
-        while True:
-            await asyncio.sleep(COMMIT_INTERVAL_S)
-            try:
-                await self._commit_done()
-            except (StaleGeneration, UnknownGroupMember):
-                continue  # the next heartbeat brings another assignment
-            except NO_RIGHT as error:
-                await self._fail(error)
-                return
-            except LedgerError as error:
-                log.info("group %s: %s", self.group, error)
+    async def _commit_now_and_then(self) -> None:
+        await asyncio.sleep(COMMIT_INTERVAL_S)
+        with suppress(StaleGeneration, UnknownGroupMember):  # a heartbeat brings another assignment
+            await self._commit_done()
 
     async def _commit_done(self) -> None:
         async with self._committing:
             done = {q: q.done_offset for q in self.queues.values() if q.done_offset > q.committed_offset}
             if not done:
                 return
-            request = CommitRequest(
+            request = wire.CommitRequest(
                 group=self.group,
                 member=self.name,
                 generation=self.generation,
                 offsets=[(*queue.key, offset) for queue, offset in done.items()],
             )
-            answer_of(await self._link.call(request))
+            await self._link.call(request)
             for queue, offset in done.items():
                 queue.committed_offset = offset

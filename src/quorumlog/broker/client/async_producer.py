@@ -11,17 +11,18 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from quorumlog.broker import wire
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
     BrokerCalls,
     Encoded,
     SendReceipt,
     UniqKeys,
-    answer_of,
     encode_messages,
     receipt_of,
 )
@@ -29,16 +30,6 @@ from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.group_commands import LEVELS, REAL_QUEUE, REAL_TOPIC, SYSTEM_PREFIX
 from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message
 from quorumlog.broker.record_batch import java_hash
-from quorumlog.broker.wire import (
-    OpenSessionRequest,
-    OpenSessionResponse,
-    SendRequest,
-    SendResponse,
-    SessionSendRequest,
-    SessionSendResponse,
-    TopicRouteRequest,
-    TopicRouteResponse,
-)
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -211,8 +202,7 @@ class AsyncProducer:
 
     async def queue_count(self, topic: str) -> int:
         """Number of queues of a topic. Raises UnknownTopic."""
-        answer = answer_of(await self._link.call(TopicRouteRequest(topic=topic)))
-        assert isinstance(answer, TopicRouteResponse), answer
+        answer = await self._link.ask(wire.TopicRouteRequest(topic=topic), wire.TopicRouteResponse)
         until_s = asyncio.get_running_loop().time() + ROUTE_INTERVAL_S
         self._queues[topic] = answer.queues, until_s
         return answer.queues
@@ -242,11 +232,9 @@ class AsyncProducer:
             if self._is_session:
                 receipts = await self._store_in_session(parts, whole)
             else:
-                request = SendRequest(waits=whole.waits)
-                frame = await self._link.call(request, whole)
-                answer = answer_of(frame)
-                assert isinstance(answer, SendResponse), answer
-                receipts = _split(receipt_of(frame, whole), answer.positions, parts)
+                frame = await self._link.call(wire.SendRequest(waits=whole.waits), whole)
+                shares = [(len(each.encoded.sizes), len(each.encoded.buffer)) for each in parts]
+                receipts = list(receipt_of(frame, whole).split(shares))
         except Exception as error:  # whatever it is, its callers hear it, and what waits goes on
             if len(parts) > 1 and isinstance(error, Refused) and not error.retriable:
                 for part in parts:  # one of them makes no sense: it harms nobody else
@@ -274,16 +262,15 @@ class AsyncProducer:
         self._token = self._token or os.urandom(16)
         ends = self._epoch
         for _ in range(16):
-            request = OpenSessionRequest(producer=self.producer_id, token=self._token, ends=ends)
+            request = wire.OpenSessionRequest(producer=self.producer_id, token=self._token, ends=ends)
             try:
-                answer = answer_of(await self._link.call(request))
+                answer = await self._link.ask(request, wire.OpenSessionResponse)
             except ProducerExpired:
                 is_named = self._epoch is not None and not self._is_anonymous
                 self._epoch = ends = None
                 if is_named:
                     raise
                 continue
-            assert isinstance(answer, OpenSessionResponse), answer
             if answer.opened:
                 self._epoch, self._sequence = answer.epoch, answer.last_sequence + 1
                 self._token, self._must_open = b"", False
@@ -299,11 +286,11 @@ class AsyncProducer:
         if self._must_open:
             await self._open()
         assert self._epoch is not None
-        request = SessionSendRequest(
+        request = wire.SessionSendRequest(
             producer=self.producer_id, epoch=self._epoch, sequence=self._sequence
         )
         try:
-            answer = answer_of(await self._link.call(request, whole))
+            answer = await self._link.ask(request, wire.SessionSendResponse, whole)
         except ProducerExpired:
             self._epoch, self._must_open = None, True
             if not self._is_anonymous:
@@ -315,30 +302,11 @@ class AsyncProducer:
         except BaseException:
             self._must_open = True  # a late copy must not come in under a number that means another one
             raise
-        assert isinstance(answer, SessionSendResponse), answer
         self._sequence += len(whole.sizes)
         return _of_session(answer, parts)
 
 
-def _split(receipt: SendReceipt, at_positions: bytes, parts: Sequence[_Part]) -> list[SendReceipt]:
-    """Each call's own, of one for all."""
-    receipts, at, position = [], 0, receipt.physical_offset
-    positions = np.frombuffer(at_positions, ">i8").tolist()
-    for part in parts:
-        count = len(part.encoded.sizes)
-        if positions:
-            position = positions[at]
-        receipts.append(
-            receipt._replace(
-                queue_offset=receipt.queue_offset + at, physical_offset=position, message_count=count
-            )
-        )
-        position += len(part.encoded.buffer)
-        at += count
-    return receipts
-
-
-def _of_session(answer: SessionSendResponse, parts: Sequence[_Part]) -> list[SendReceipt]:
+def _of_session(answer: wire.SessionSendResponse, parts: Sequence[_Part]) -> list[SendReceipt]:
     offsets = np.frombuffer(answer.queue_offsets, ">i8").tolist()
     positions = np.frombuffer(answer.positions, ">i8").tolist()
     receipts, at = [], 0
@@ -360,18 +328,5 @@ def _of_session(answer: SessionSendResponse, parts: Sequence[_Part]) -> list[Sen
 
 
 def _delayed(message: Message, queue_id: int, level: int) -> Message:
-    properties = {
-        **message.properties,
-        DELAY: str(level),
-        REAL_TOPIC: message.topic,
-        REAL_QUEUE: str(queue_id),
-    }
-    return Message(
-        SCHEDULE_TOPIC,
-        message.body,
-        message.tags,
-        message.keys,
-        properties,
-        message.flag,
-        message.wait,
-    )
+    added = {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE: str(queue_id)}
+    return replace(message, topic=SCHEDULE_TOPIC, properties={**message.properties, **added})

@@ -8,28 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from quorumlog.broker import group_commands as commands
+from quorumlog.broker import wire
 from quorumlog.broker.client.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
 from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
-from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, StartPoint
+from quorumlog.broker.client.async_consumer import AsyncConsumer
 from quorumlog.broker.client.async_producer import AsyncProducer, Selector
 from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, ConnectingShell
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    EARLIEST,
     PullResult,
     QueueInfo,
     SendReceipt,
+    StartPoint,
     TimeRange,
 )
-from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
+from quorumlog.broker.group_commands import MOST_RETRIES, QueueRow
 from quorumlog.broker.message import Message, StoredMessage
-from quorumlog.broker.wire import (
-    BrokerStatusResponse,
-    FailoverResponse,
-    OldLogResponse,
-    ReplicaRequest,
-    ReplicaResponse,
-    RoleResponse,
-)
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.users import UserOrder
 from quorumlog.net.credentials import ClientUser
@@ -137,20 +133,20 @@ class BrokerClient(ConnectingShell):
         since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
         return self._thread.run(self._it.offset_at(topic, queue_id, time))
 
-    def status(self) -> BrokerStatusResponse:
+    def status(self) -> wire.BrokerStatusResponse:
         """State of the broker: role, offsets in bytes, queues, problems."""
         return self._thread.run(self._it.status())
 
-    def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+    def old_log(self, position: int = 0, size_bytes: int = 0) -> wire.OldLogResponse:
         """Bytes of the classic store that the broker's group has taken over: `size_bytes` from
         `position` on; without a size its record (`taken-over`)."""
         return self._thread.run(self._it.old_log(position, size_bytes))
 
-    def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
+    def replica(self, request: wire.ReplicaRequest | None = None) -> wire.ReplicaResponse:
         """State of a master or a slave, after the requested change. Raises NotReplicated."""
         return self._thread.run(self._it.replica(request))
 
-    def failover(self, *, resigns: bool = False) -> FailoverResponse:
+    def failover(self, *, resigns: bool = False) -> wire.FailoverResponse:
         """State of the broker towards its coordinator; `resigns`: after it has given up leadership.
         Raises NotReplicated."""
         return self._thread.run(self._it.failover(resigns=resigns))
@@ -324,7 +320,7 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
             lambda: BadRequest("the client is closed: create a new one"),
         )
 
-    def route(self) -> RoleResponse:
+    def route(self) -> wire.RoleResponse:
         """The master, and the addresses of the other brokers."""
         return self._thread.run(self._it.route())
 
@@ -364,7 +360,7 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
         there is none. Raises BadRequest for a topic of the broker's own."""
         self._thread.run(self._it.delete_topic(topic))
 
-    def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
+    def topics(self, topic: str = "", *, system: bool = False) -> list[commands.TopicRow]:
         """All topics, or this one, by name, with their settings; `system`: including the broker's own.
         Raises UnknownTopic."""
         return self._thread.run(self._it.topics(topic, system=system))
@@ -373,7 +369,7 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
         """Of all topics, or of this one: oldest offset and next offset of each queue."""
         return self._thread.run(self._it.queues(topic))
 
-    def groups(self, group: str = "") -> list[GroupRow]:
+    def groups(self, group: str = "") -> list[commands.GroupRow]:
         """All groups, or this one: members, their queues, committed offsets. Raises
         UnknownConsumerGroup."""
         return self._thread.run(self._it.groups(group))

@@ -10,43 +10,22 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.errors import MessageDamaged, UnknownTopic
+from quorumlog.broker import wire
+from quorumlog.broker.errors import MessageDamaged
 from quorumlog.broker.message import Message, StoredMessage, encode_records, host_bytes, message_id_of
 from quorumlog.broker.record_batch import RecordBatch
-from quorumlog.broker.wire import (
-    GROUP,
-    RESPONSE_OF,
-    AnyBrokerMessage,
-    CommitRequest,
-    EarlierHello,
-    EarlierHelloResponse,
-    FailoverRequest,
-    GroupCommandRequest,
-    PullResponse,
-    QueuesResponse,
-    ReplicaRequest,
-    RoleNotice,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-    SendResponse,
-    SessionSendRequest,
-    broker_decoder,
-    message_of,
-    records_of,
-)
+from quorumlog.broker.wire import GROUP, RESPONSE_OF, broker_decoder, records_of
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, Unreachable, WrongPort
 from quorumlog.net.credentials import ClientUser
-from quorumlog.net.errors import ErrorResponse, error_of
-from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder, encode_frame
-from quorumlog.net.hello import BROKER, HelloResponse, client_hello
+from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder
+from quorumlog.net.hello import BROKER, HelloResponse
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.calls import LEADER, Call, Link, RequestTarget, TargetKind
 from quorumlog.net.rpc.product import Product
@@ -76,20 +55,21 @@ class SendReceipt(NamedTuple):
     positions: bytes = b""
     """Physical offset of each, 8 bytes big-endian; empty: they lie one right after the other."""
 
-    def singles(self, sizes: Sequence[int]) -> Iterator[SendReceipt]:
-        """One for each message; `sizes` of their records."""
-        position = self.physical_offset
-        for number, size in enumerate(sizes):
-            if self.positions:
-                at = self.positions[8 * number : 8 * number + 8]
-                position = int.from_bytes(at, "big")
+    def split(self, parts: Iterable[tuple[int, int]]) -> Iterator[SendReceipt]:
+        """One for each part, in order: its messages, and the bytes of their records."""
+        at, position = 0, self.physical_offset
+        for count, size_bytes in parts:
+            positions = self.positions[8 * at : 8 * (at + count)]
+            if positions:
+                position = int.from_bytes(positions[:8], "big")
             yield self._replace(
-                queue_offset=self.queue_offset + number,
+                queue_offset=self.queue_offset + at,
                 physical_offset=position,
-                message_count=1,
-                positions=b"",
+                message_count=count,
+                positions=positions if count > 1 else b"",
             )
-            position += size
+            at += count
+            position += size_bytes
 
     @property
     def message_id(self) -> str:
@@ -130,6 +110,10 @@ def checked(records: RecordBatch) -> RecordBatch:
 
 DEFAULT_TIMEOUT_MS = 10_000
 TimeRange = tuple[float | int | datetime | None, float | int | datetime | None]
+EARLIEST, LATEST = "earliest", "latest"
+StartPoint = str | float | datetime
+"""EARLIEST, LATEST, or a time: a datetime, or milliseconds since 1970."""
+_Answer = TypeVar("_Answer", bound=ClientMessage)
 
 
 class Encoded(NamedTuple):
@@ -162,15 +146,6 @@ def encode_messages(messages: Sequence[Message], queue_id: int, keys: UniqKeys, 
     return Encoded(buffer, sizes, queue_id, messages[0].topic, waits)
 
 
-def frame_of(message: AnyBrokerMessage, encoded: Encoded | None = None) -> list[Buffer]:
-    batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
-    return encode_frame(GROUP, message, batch)
-
-
-def own_host(name: Any) -> bytes:
-    return host_bytes(name[0], name[1]) if isinstance(name, tuple) else bytes(8)
-
-
 def milliseconds(moment: float | datetime | None, default: int) -> int:
     """Since 1970, of a datetime or a number of milliseconds."""
     if moment is None:
@@ -185,64 +160,26 @@ def time_range(time_: TimeRange | None) -> tuple[int, int]:
     return milliseconds(begin, 0), milliseconds(end, sys.maxsize)
 
 
-def hello() -> list[Buffer]:
-    return frame_of(client_hello(BROKER))
-
-
-def answer_of(frame: Frame) -> AnyBrokerMessage:
-    """Raises the broker's refusal."""
-    message = message_of(frame)
-    if isinstance(message, ErrorResponse):
-        raise error_of(message)
-    return message
-
-
 def receipt_of(frame: Frame, encoded: Encoded) -> SendReceipt:
-    message = answer_of(frame)
-    if not isinstance(message, SendResponse):
-        raise ProtocolViolation(f"{type(message).__name__} is no answer to a send")
+    answer = frame.message
+    assert isinstance(answer, wire.SendResponse), answer
     return SendReceipt(
         encoded.topic,
         encoded.queue_id,
-        message.queue_offset,
-        message.physical_offset,
-        message.message_count,
-        message.store_time_ms,
-        message.store_host,
-        message.positions,
+        answer.queue_offset,
+        answer.physical_offset,
+        answer.message_count,
+        answer.store_time_ms,
+        answer.store_host,
+        answer.positions,
     )
 
 
 def pulled_of(frame: Frame) -> PullResult:
-    message = answer_of(frame)
-    if not isinstance(message, PullResponse):
-        raise ProtocolViolation(f"{type(message).__name__} is no answer to a pull")
+    answer = frame.message
+    assert isinstance(answer, wire.PullResponse), answer
     records = checked(records_of(frame))
-    return PullResult(records, message.next_offset, message.min_offset, message.max_offset)
-
-
-def queues_of(frame: Frame) -> list[QueueInfo]:
-    message = answer_of(frame)
-    if not isinstance(message, QueuesResponse):
-        raise ProtocolViolation(f"{type(message).__name__} is no answer to a request for queues")
-    return [QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in message.queues]
-
-
-def queue_among(queues: list[QueueInfo], topic: str, queue_id: int) -> QueueInfo:
-    """`queues`: of the topic. Raises UnknownTopic."""
-    for queue in queues:
-        if queue.queue_id == queue_id:
-            return queue
-    if queues:
-        raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
-    raise UnknownTopic(f"the broker has no topic {topic}; quorumlog broker status lists its topics")
-
-
-def queue_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for queue in queues:
-        counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
-    return counts
+    return PullResult(records, answer.next_offset, answer.min_offset, answer.max_offset)
 
 
 # ---------------------------------------------------------------- BrokerCalls
@@ -254,7 +191,7 @@ SLAVE = "SLAVE"
 class BrokerProduct(Product):
     name = BROKER
     group = GROUP
-    probe = RoleRequest(watches=True)
+    probe = wire.RoleRequest(watches=True)
 
     closed_error = Unreachable
 
@@ -273,11 +210,11 @@ class BrokerProduct(Product):
         return self._only_looks
 
     def hello(self, link: Link) -> ClientMessage:
-        return EarlierHello() if link.address in self._silent else super().hello(link)
+        return wire.EarlierHello() if link.address in self._silent else super().hello(link)
 
     def greeting_of(self, link: Link, message: ClientMessage) -> HelloResponse:
-        if isinstance(message, EarlierHelloResponse):
-            if message.protocol != EarlierHello().protocol:
+        if isinstance(message, wire.EarlierHelloResponse):
+            if message.protocol != wire.EarlierHello().protocol:
                 self._silent.discard(link.address)
                 link.is_greeted_again = True
                 raise Unreachable("it ended a connection at a greeting")  # as it was stopped
@@ -285,7 +222,7 @@ class BrokerProduct(Product):
             raise WrongPort(f"the broker at {link.address} is {version}: use a client of its release")
         greeting = super().greeting_of(link, message)
         name = None if link.context is None else link.context.get_extra_info("sockname")
-        self.own_host = own_host(name)
+        self.own_host = host_bytes(*name[:2]) if isinstance(name, tuple) else bytes(8)
         return greeting
 
     def ungreeted(self, link: Link) -> str:
@@ -294,7 +231,7 @@ class BrokerProduct(Product):
         return super().ungreeted(link)
 
     def view_of(self, message: ClientMessage) -> ServerView | None:
-        if not isinstance(message, RoleResponse):
+        if not isinstance(message, wire.RoleResponse):
             return None
         members = {name: address for name, _, address in message.brokers if address}
         master = next((name for name, address in members.items() if address == message.master), "")
@@ -304,7 +241,7 @@ class BrokerProduct(Product):
         )
 
     def notice_of(self, message: ClientMessage) -> ServerView | None:
-        if not isinstance(message, RoleNotice):
+        if not isinstance(message, wire.RoleNotice):
             return None
         leads = message.role != SLAVE
         return ServerView("it", message.role, message.term, leads, "", message.master)
@@ -323,21 +260,23 @@ class BrokerProduct(Product):
         return self.view_of(message)
 
 
-def changes(message: AnyBrokerMessage) -> bool:
+_ONCE = wire.SendRequest | wire.SessionSendRequest | wire.GroupCommandRequest | ChangeUsersRequest
+
+
+def changes(message: wire.AnyBrokerMessage) -> bool:
     """True if a repetition could have another effect, after another client's change: deleting a
     recreated topic, undoing a reset, demoting a new master."""
-    if isinstance(message, ReplicaRequest):
+    if isinstance(message, wire.ReplicaRequest):
         return message.verb not in ("", "drain", "slave")  # a drain ends by itself, an epoch is checked
-    if isinstance(message, FailoverRequest):
+    if isinstance(message, wire.FailoverRequest):
         return bool(message.verb)
-    if isinstance(message, CommitRequest):
+    if isinstance(message, wire.CommitRequest):
         return message.generation < 0  # a reset begins another one
-    once = SendRequest | SessionSendRequest | GroupCommandRequest | ChangeUsersRequest
-    return isinstance(message, once)
+    return isinstance(message, _ONCE)
 
 
 def call_of(
-    message: AnyBrokerMessage,
+    message: wire.AnyBrokerMessage,
     target: RequestTarget,
     now_ms: float,
     timeout_ms: float,
@@ -352,7 +291,7 @@ def call_of(
         deadline_ms=now_ms + timeout_ms,
         batch=batch,
         changes=changes(message),
-        is_numbered=isinstance(message, SessionSendRequest),
+        is_numbered=isinstance(message, wire.SessionSendRequest),
         is_once=target is not LEADER,
         wait_ms=wait_ms,
     )
@@ -396,9 +335,11 @@ class BrokerCalls:
     async def connected(self) -> None:
         """Raises Unreachable."""
         if not self._product.own_host:
-            await self.call(RoleRequest(watches=True))
+            await self.call(wire.RoleRequest(watches=True))
 
-    def made(self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0) -> Call:
+    def made(
+        self, message: wire.AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
+    ) -> Call:
         """A broker may take `wait_ms` longer than others."""
         batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
         return call_of(message, self._target, now_ms(), self._timeout_ms, batch=batch, wait_ms=wait_ms)
@@ -412,7 +353,7 @@ class BrokerCalls:
         return self._io.own_loop.running()
 
     async def call(
-        self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
+        self, message: wire.AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
     ) -> Frame:
         """The answer. Raises the broker's refusal, Unreachable, RequestTimeout, OutcomeUnknown: see
         `quorumlog.net.rpc`."""
@@ -420,6 +361,37 @@ class BrokerCalls:
         self._io.submit((call,))
         await self._io.wait(call)
         return frame_of_answer(call)
+
+    async def ask(
+        self,
+        message: wire.AnyBrokerMessage,
+        kind: type[_Answer],
+        encoded: Encoded | None = None,
+        wait_ms: int = 0,
+    ) -> _Answer:
+        """An answer without records; `kind`: the one of `RESPONSE_OF`. Raises as `call`."""
+        answer = (await self.call(message, encoded, wait_ms)).message
+        assert isinstance(answer, kind), answer
+        return answer
+
+    async def queues(self, topic: str) -> list[QueueInfo]:
+        """Of this topic; empty: of all."""
+        answer = await self.ask(wire.QueuesRequest(topic=topic), wire.QueuesResponse)
+        return [
+            QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in answer.queues
+        ]
+
+    async def offset_for(self, queue: QueueInfo, at: StartPoint) -> int:
+        """Of the first message there is at or after `at`."""
+        if at == EARLIEST:
+            return queue.min_offset
+        if at == LATEST:
+            return queue.max_offset
+        assert not isinstance(at, str)
+        request = wire.OffsetAtRequest(
+            topic=queue.topic, queue_id=queue.queue_id, time_ms=milliseconds(at, 0)
+        )
+        return max((await self.ask(request, wire.OffsetResponse)).offset, queue.min_offset)
 
 
 def frame_of_answer(call: Call) -> Frame:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from quorumlog.broker.client.blocking import BrokerClient
@@ -62,12 +63,7 @@ class SwitchReport(NamedTuple):
 
 
 def shown_by(answer: ReplicaResponse) -> Shown:
-    me = Peer(
-        id=answer.id,
-        directory_id=answer.directory_id,
-        address=answer.address,
-        ha_address=answer.ha_address,
-    )
+    me = convert(answer, Peer, from_attributes=True)
     history = EpochHistory(answer.history)
     return Shown(me, history, answer.flushed_offset, RunKey(*answer.confirmed))
 
@@ -123,12 +119,11 @@ class BrokerProbe(ABC):
 class ClusterProbe(BrokerProbe):
     """Every broker named by any other, asked once; none of them has a coordinator."""
 
-    def __init__(self, server: str, timeout_ms: int = ASK_TIMEOUT_MS) -> None:
+    def __init__(self, server: str) -> None:
         """`server`: HOST:PORT,... of which one has to answer; an emptied one names no others. Raises its
         refusal, Unreachable, SwitchRefused."""
         super().__init__()
         self._clients: dict[str, BrokerClient] = {}
-        self._timeout_ms = timeout_ms
         self._stack = ExitStack()
         try:
             self._ask_all(server)
@@ -159,15 +154,15 @@ class ClusterProbe(BrokerProbe):
     def _has_users_at(self, address: str) -> bool:
         """A broker that has not heard its master refuses everybody who is no administrator alike, and
         says in its bare status whether it is for users."""
-        with suppress(LedgerError), self._looking_at(address) as client:
+        with (
+            suppress(LedgerError),
+            BrokerClient(address, timeout_ms=ASK_TIMEOUT_MS, only_looks=True) as client,
+        ):
             return client.status().has_users
         return False
 
-    def _looking_at(self, address: str) -> BrokerClient:
-        return BrokerClient(address, timeout_ms=self._timeout_ms, only_looks=True)
-
     def _ask(self, address: str) -> ReplicaResponse:
-        client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
+        client = self._stack.enter_context(BrokerClient(address, timeout_ms=ASK_TIMEOUT_MS))
         answer = client.replica()
         self.answers[answer.id] = answer
         self._clients[answer.id] = client
@@ -257,9 +252,8 @@ class Switch:
         if master is not None and master.id == to:
             if not self.without and epoch_of(master) >= max(map(epoch_of, answers.values())):
                 return self._gather(master)
-            master = (
-                None  # somebody has promised a newer epoch, in vain, or its list is to be another one
-            )
+            # Somebody has promised a newer epoch, in vain, or its list is to be another one.
+            master = None
         count = count_of(shown_by(answers[to]), probe.shown())
         if master is not None:
             count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it

@@ -23,13 +23,17 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Self, cast
 
 import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker import wire
 from quorumlog.broker.broker_port import (
     BrokerPort,
     BrokerSession,
@@ -53,7 +57,7 @@ from quorumlog.broker.dledger.message_machine import (
 )
 from quorumlog.broker.dledger.sessions import SendSessions, SessionReleases
 from quorumlog.broker.errors import NotReplicated
-from quorumlog.broker.group_commands import Command, FreshnessProbe, encode, refusal_in
+from quorumlog.broker.group_commands import READ, WRITE, Command, FreshnessProbe, encode, refusal_in
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts
 from quorumlog.broker.groups.rebalancer import DoneCallback, ResultCallback
@@ -64,25 +68,13 @@ from quorumlog.broker.message import (
     PutStatus,
     host_bytes,
 )
-from quorumlog.broker.offline.old_log import OldLog, piece_of, taken_over
+from quorumlog.broker.offline.old_log import OldLog, OldState, OldTopic, piece_of, taken_over
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.commit_log import PutBatch
 from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.broker.store.log_files import BrokerRole, LogRecords, PutRequest
-from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
+from quorumlog.broker.store.message_store import wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
-from quorumlog.broker.wire import (
-    AnyBrokerMessage,
-    BrokerStatusResponse,
-    FailoverRequest,
-    OldLogRequest,
-    OldLogResponse,
-    OpenSessionRequest,
-    ReplicaRequest,
-    RoleRequest,
-    RoleResponse,
-    SessionSendRequest,
-)
 from quorumlog.config import StoreConfig, TlsOptions, parse_address
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
@@ -143,34 +135,31 @@ def slave_id_of(member_id: str) -> int:
     return int(digits) + 1
 
 
+@dataclass(eq=False)
 class RolePassThrough:
     """On the loop."""
 
-    def __init__(
-        self,
-        member: NodeHandle,
-        member_id: str,
-        filler: MessageStamper,
-        machines: Collection[str],
-        became: Callable[[RoleState], None],
-    ) -> None:
-        """`machines`: names of all that have to be up to date before the member is master."""
-        self._member = member
-        self._slave_id = slave_id_of(member_id)
-        self._member_id = member_id
-        self._filler = filler
-        self._machines = machines
-        self._became = became
-        self._asked_term: int | None = None
-        self._answers: dict[str, bytes] = {}
-        self.state = RoleState(BrokerRole.SLAVE, self._slave_id, 0, "")
-        self.why_not = ""
-        """In a sentence, why a member that leads is not master yet."""
+    _member: NodeHandle
+    _member_id: str
+    _filler: MessageStamper
+    _machines: Collection[str]
+    """Names of all that have to be up to date before the member is master."""
+    _became: Callable[[RoleState], None]
+    _asked_term: int | None = None
+    _answers: dict[str, bytes] = field(default_factory=dict)
+    why_not: str = ""
+    """In a sentence, why a member that leads is not master yet."""
+
+    def __post_init__(self) -> None:
+        self.state = self._slave(0)
+
+    def _slave(self, term: int, leader: str = "") -> RoleState:
+        return RoleState(BrokerRole.SLAVE, slave_id_of(self._member_id), term, leader)
 
     def look(self) -> None:
         """In a turn of the member: whenever its role has changed, and every now and then."""
         if not self._member.is_up:
-            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, self.state.term, ""))
+            self._become(self._slave(self.state.term))
             return
         raft, term = self._member.node().raft, self._member.leads_in
         leader = "" if raft.leader is None else raft.leader.member_id
@@ -179,11 +168,11 @@ class RolePassThrough:
         if term is None:
             self._asked_term = None
             self.why_not = ""
-            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, raft.term, leader))
+            self._become(self._slave(raft.term, leader))
         elif self._filler.term == term:
             self._become(RoleState(BrokerRole.SYNC_MASTER, 0, term, self._member_id))
         else:
-            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, term, leader))
+            self._become(self._slave(term, leader))
             if self._asked_term != term:
                 self._ask(term)
 
@@ -191,10 +180,7 @@ class RolePassThrough:
         self._asked_term = term
         self._answers.clear()
         for machine in self._machines:
-
-            def on_answer(answer: Answer, machine: str = machine) -> None:
-                self._on_answer(term, machine, answer)
-
+            on_answer = partial(self._on_answer, term, machine)
             self._member.ask(machine, b"", ASK_TIMEOUT_MS, on_answer, self)
 
     def _on_answer(self, term: int, machine: str, answer: Answer) -> None:
@@ -224,24 +210,17 @@ class RolePassThrough:
             self._became(state)
 
 
+@dataclass(frozen=True, slots=True)
 class DLedgerCommitLog:
     """A `MessageLog`. A message is acknowledged once a majority has it on disk, so any next leader has
     it; `WAIT=false` does not change that. On the loop, but for reads."""
 
-    def __init__(
-        self,
-        member: NodeHandle,
-        filler: MessageStamper,
-        machines: MessageMachines,
-        refusal: Callable[[LedgerError], LedgerError],
-        old_log: OldLog | None,
-    ) -> None:
-        """`refusal`: an error of the log as a client of the broker is to have it."""
-        self._member = member
-        self._filler = filler
-        self._machines = machines
-        self._refusal = refusal
-        self._old_log = old_log
+    _member: NodeHandle
+    _filler: MessageStamper
+    _machines: MessageMachines
+    _refusal: Callable[[LedgerError], LedgerError]
+    """An error of the log as a client of the broker is to have it."""
+    _old_log: OldLog | None
 
     @property
     def min_offset(self) -> int:
@@ -304,14 +283,10 @@ class DLedgerCommitLog:
             assert filled[0].first_index == outcome.first_index, (filled[0], outcome)
             self._answer(turn, filled[0])
 
-        self._filler.checked = batch  # PutTurn has looked at it
+        self._filler.checked = batch  # PutBatch has looked at it
         try:
             self._member.append(
-                batch,
-                MESSAGES,
-                TIMEOUT_MS,
-                done,
-                self,
+                *(batch, MESSAGES, TIMEOUT_MS, done, self),
                 filled=lambda place: filled.append(cast(Filled, place)),
                 awaits_results=False,
             )
@@ -359,29 +334,6 @@ class DLedgerCommitLog:
         return self._filler.next_offsets.get(key, 0)
 
 
-class FixedTopics:
-    """As the broker was started with; None: any queue of a send."""
-
-    def __init__(self, topics: Mapping[str, int] | None) -> None:
-        self._topics = topics
-
-    def takes(self, key: QueueKey) -> bool:
-        if self._topics is None:
-            return key.queue_id >= 0
-        return 0 <= key.queue_id < self._topics.get(key.topic, 0)
-
-    def counts(self) -> Mapping[str, int]:
-        return self._topics or {}
-
-    def begin(self, key: QueueKey) -> int | None:
-        return 0
-
-    begin_to_read = begin
-
-    def check_writes(self, records: RecordBatch) -> None:
-        """All may be written."""
-
-
 class DLedgerBroker:
     """A `BrokerService`, the store that it serves, and the `GroupLog` of its groups. On the loop."""
 
@@ -393,8 +345,7 @@ class DLedgerBroker:
         *,
         member_id: str,
         brokers: Mapping[str, str],
-        topics: TopicTable,
-        groups: GroupService | None = None,
+        groups: GroupService,
         old_log: OldLog | None = None,
         wall_ms: Callable[[], float] = wall_clock_ms,
         token: Callable[[], bytes] = lambda: os.urandom(16),
@@ -404,13 +355,13 @@ class DLedgerBroker:
         slave_id_of(member_id)
         self.member_id = member_id
         self.brokers = dict(brokers)
-        self.topics_table = topics
+        self.topics_table = groups.topics
         self.config = config
         self.groups = groups
         self.disk = disk
         self.root = root
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
-        self.filler = MessageStamper(topics.takes, self._leads_in, self._resets)
+        self.filler = MessageStamper(groups.topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
             self.filler,
             lambda: MessageMachine(disk, root, config, self._grown, self._first_position, old_log),
@@ -432,8 +383,7 @@ class DLedgerBroker:
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        own: dict[str, MachineFactory] = {MESSAGES: self.machine_of_messages}
-        return own if self.groups is None else {**own, **self.groups.machines}
+        return {MESSAGES: self.machine_of_messages, **self.groups.machines}
 
     def open(
         self,
@@ -453,10 +403,9 @@ class DLedgerBroker:
         self.log = DLedgerCommitLog(
             member, self.filler, self.machine_of_messages, self.refusal_of, self.old_log
         )
-        self.puts, self.reads, self.waiting = puts(self.log), reads, waiting
-        if self.groups is not None:
-            self.puts = CheckedPuts(self.puts, self.groups.topics)
-            self.groups.open(self, self.config.delays_ms())
+        self.puts = CheckedPuts(puts(self.log), self.topics_table)
+        self.reads, self.waiting = reads, waiting
+        self.groups.open(self, self.config.delays_ms())
         self._is_open = True
         self.role_changed()
 
@@ -475,14 +424,12 @@ class DLedgerBroker:
             state.master_id or "unknown",
         )
         self._watchers.changed()
-        if self.groups is not None:
-            self.groups.lead(state.is_master)
+        self.groups.lead(state.is_master)
 
     def tick(self, now_ms: float) -> None:
         """Every `TICK_MS`. `now_ms`: a clock that continues while the machine sleeps."""
         self.role_changed()
-        if self.groups is not None:
-            self.groups.tick(now_ms)
+        self.groups.tick(now_ms)
 
     def _grown(self, keys: list[QueueKey]) -> None:
         if self._is_open:
@@ -581,21 +528,25 @@ class DLedgerBroker:
             retry_after_ms=error.retry_after_ms,
         )
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        if isinstance(message, RoleRequest):
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, wire.RoleRequest):
             self._watchers.take(session, message)
-        elif isinstance(message, OldLogRequest):
-            session.later(message, lambda: piece_of(self.old_log, message), _old_log_answer)
-        elif isinstance(message, ReplicaRequest | FailoverRequest):
+        elif isinstance(message, wire.OldLogRequest):
+            session.later(
+                message,
+                lambda: piece_of(self.old_log, message),
+                lambda request_id, piece: (msgspec.structs.replace(piece, request_id=request_id), None),
+            )
+        elif isinstance(message, wire.ReplicaRequest | wire.FailoverRequest):
             # No violation: a client need not know what kind of broker it asks.
-            what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
-            session.refuse(message.request_id, NotReplicated(what))
+            raise NotReplicated(
+                "--role dledger has neither slaves by hand nor a coordinator: its log elects"
+            )
         elif isinstance(message, ChangeUsersRequest | UsersRequest):
-            what = "the users of this broker are those of its log: name the ports of that in --servers"
-            session.refuse(message.request_id, BadRequest(what))
-        elif self.groups is None:
-            return False
-        elif isinstance(message, SessionSendRequest | OpenSessionRequest):
+            raise BadRequest(
+                "the users of this broker are those of its log: name the ports of that in --servers"
+            )
+        elif isinstance(message, wire.SessionSendRequest | wire.OpenSessionRequest):
             self._sessions.request(session, message, frame)
         else:
             return self.groups.request(session, message)
@@ -603,17 +554,16 @@ class DLedgerBroker:
 
     def lost(self, session: BrokerSession) -> None:
         self._watchers.lost(session)
-        if self.groups is not None:
-            self.groups.lost(session)
+        self.groups.lost(session)
 
     @property
     def master_address(self) -> str:
         """Of the broker that is master, or about to be, as far as is known; else empty."""
         return self.brokers.get(self.role.state.master_id, "")
 
-    def _role_response(self, request_id: int) -> RoleResponse:
+    def _role_response(self, request_id: int) -> wire.RoleResponse:
         state = self.role.state
-        return RoleResponse(
+        return wire.RoleResponse(
             request_id=request_id,
             member_id=self.member_id,
             role=state.role.value,
@@ -626,7 +576,7 @@ class DLedgerBroker:
             ],
         )
 
-    def status(self, request_id: int) -> BrokerStatusResponse:
+    def status(self, request_id: int) -> wire.BrokerStatusResponse:
         state = self.role.state
         problems = [process_limits().problem] if process_limits().problem else []
         min_offset = max_offset = flushed_offset = confirm_offset = 0
@@ -645,7 +595,7 @@ class DLedgerBroker:
             problems.append(f"leads and is not master yet: {self.role.why_not}")
         queues = self.queues.items()
         usage = self.disk.usage(self.root)
-        return BrokerStatusResponse(
+        return wire.BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=state.role.value,
@@ -731,10 +681,6 @@ class DLedgerBroker:
         )
 
 
-def _old_log_answer(request_id: int, piece: OldLogResponse) -> tuple[AnyBrokerMessage, None]:
-    return msgspec.structs.replace(piece, request_id=request_id), None
-
-
 # ---------------------------------------------------------------- DLedgerEndpoint
 # The broker's port on a member.
 
@@ -761,7 +707,7 @@ class DLedgerEndpoint(Endpoint):
     def address(self) -> str:
         """Where it listens."""
         assert self._port is not None, "the endpoint is not open"
-        return self._port.address
+        return self._port.listener.address
 
     async def open(self, member: NodeHandle) -> None:
         loop = asyncio.get_running_loop()
@@ -772,7 +718,9 @@ class DLedgerEndpoint(Endpoint):
         await port.open()
         self._port = port
         member.ports[BROKER] = self.address
-        log.info("the broker listens on %s%s", self.address, port.speaks, extra={"event": "listens"})
+        log.info(
+            "the broker listens on %s%s", self.address, port.listener.speaks, extra={"event": "listens"}
+        )
         port.tick()
 
     def _tick(self) -> None:
@@ -789,7 +737,7 @@ class DLedgerEndpoint(Endpoint):
     def abandon(self) -> None:
         self._end()
         if self._port is not None:
-            self._port.abort_connections()
+            self._port.listener.abort_connections()
 
     def _end(self) -> None:
         if self._port is not None:
@@ -818,7 +766,7 @@ class LocalBrokers:
         self,
         members: int = 3,
         *,
-        topics: Mapping[str, int] | None = None,
+        topics: Mapping[str, int] = MappingProxyType({}),
         config: MessageStoreConfig = SMALL_INDEX,
         groups: Callable[[str], GroupService | None] = lambda member_id: None,
         starts: bool = True,
@@ -827,8 +775,9 @@ class LocalBrokers:
         staging: bool = True,
         tls: Callable[[str], TlsOptions | None] = lambda member_id: None,
     ) -> None:
-        """`topics`: how many queues each has. `groups`: of a member, by its id; None: it has those
-        topics only. `directory`, `storage`, `staging`, `tls`: as of `LocalCluster`."""
+        """`groups`: of a member, by its id; None: the log begins with `topics`, each with so many
+        queues, or with those of the store that was taken over. `directory`, `storage`, `staging`,
+        `tls`: as of `LocalCluster`."""
         ports = free_ports(members)
         self.addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
         self.brokers: dict[str, DLedgerBroker] = {}
@@ -851,13 +800,15 @@ class LocalBrokers:
         disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
         old = taken_over(disk, directory)
         groups = self._groups(member_id)
+        if groups is None:
+            topics = [OldTopic(*each, READ | WRITE) for each in self._topics.items()]
+            groups = GroupService(old=OldState(topics, [], {}) if old is None else old.state)
         broker = self.brokers[member_id] = DLedgerBroker(
             disk,
             str(Path(self._folder.name) / member_id),
             self._config,
             member_id=member_id,
             brokers=self.addresses,
-            topics=FixedTopics(self._topics) if groups is None else groups.topics,
             groups=groups,
             old_log=None if old is None else OldLog(disk, directory, old),
         )

@@ -17,6 +17,7 @@ from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.dispatch import Dispatcher, load_queues, save_queues
 from quorumlog.broker.store.flush import StoreCheckpoint
 from quorumlog.broker.store.index import INDEX_FOLDER_NAME, IndexService
+from quorumlog.broker.store.log_files import disk_work
 from quorumlog.broker.store.queues import QUEUE_ENDS_NAME, QUEUES_NAME, ConsumeQueues
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.entry_header import HEADER_BYTES
@@ -26,13 +27,12 @@ from quorumlog.errors import (
     DirectoryDamaged,
     LeaderNotReady,
     LedgerError,
-    StoreFailure,
 )
 from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.log_state.log_state import Reset, Resets, counted_ms
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, StateMachine
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.disk import Disk
 
 # ---------------------------------------------------------------- A record as the body of an entry
 # The entry at position p of the log holds the record at p + 48, which is what its PHYSICALOFFSET says.
@@ -68,12 +68,8 @@ def records_of(entries: EntryBatch) -> RecordBatch:
     return RecordBatch(entries.buffer, entries.starts + BODY_OFFSET, entries.sizes - BODY_OFFSET)
 
 
-# ---------------------------------------------------------------- LogResets
-# Resets of the log's clock, by position: messages are known by where they lie.
-
-
 class LogResets:
-    """Any thread."""
+    """Resets of the log's clock, by position: messages are known by where they lie. Any thread."""
 
     def __init__(self, node: Callable[[], LedgerNode | None]) -> None:
         """`node`: the one of now; None while there is none."""
@@ -88,12 +84,8 @@ class LogResets:
         state = None if node is None else node.log_state.appended
         if node is None or state is None or not state.clock_resets:
             return ()
-        found = []
-        for reset in state.clock_resets:
-            position = self._position_of(node, reset.index)
-            if position is not None:
-                found.append(Reset(position, reset.time_ms))
-        return tuple(found)
+        found = [(self._position_of(node, each.index), each.time_ms) for each in state.clock_resets]
+        return tuple(Reset(at, time_ms) for at, time_ms in found if at is not None)
 
     def _position_of(self, node: LedgerNode, index: int) -> int | None:
         known = self._positions.get(index)
@@ -231,14 +223,12 @@ class QueueEndsAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 def wipe(disk: Disk, root: str) -> None:
     """Delete files that an earlier process derived from the log. Raises StoreFailure."""
-    try:
+    with disk_work(root, "cleared"):
         disk.make_directory(root)
         folders = [f"{root}/{INDEX_FOLDER_NAME}"]
         for topic in disk.list(f"{root}/{QUEUES_NAME}"):
-            folders += [
-                f"{root}/{QUEUES_NAME}/{topic}/{queue_id}"
-                for queue_id in disk.list(f"{root}/{QUEUES_NAME}/{topic}")
-            ]
+            of_topic = f"{root}/{QUEUES_NAME}/{topic}"
+            folders += [f"{of_topic}/{queue_id}" for queue_id in disk.list(of_topic)]
         for folder in folders:
             for name in disk.list(folder):
                 disk.unlink(f"{folder}/{name}")
@@ -246,8 +236,6 @@ def wipe(disk: Disk, root: str) -> None:
             disk.unlink(f"{root}/{QUEUE_ENDS_NAME}")  # an earlier release recorded what nobody asks
         for name in (QUEUES_NAME, INDEX_FOLDER_NAME):
             disk.make_directory(f"{root}/{name}")
-    except OSError as error:
-        raise StoreFailure(refusal(root, "cleared", error)) from error
 
 
 class MessageMachine(StateMachine):

@@ -9,6 +9,7 @@ or one whose last append is unknown, releases nothing twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,19 +57,18 @@ class SendSessions:
     def request(
         self, session: BrokerSession, message: OpenSessionRequest | SessionSendRequest, frame: Frame
     ) -> None:
-        try:
-            if isinstance(message, OpenSessionRequest):
-                self._open(session, message)
-            else:
-                records = records_in(frame)
-                self._broker.topics_table.check_writes(records)
-                self._send(session, message, records)
-        except LedgerError as error:
-            session.refuse(message.request_id, error)
+        """Raises BadRequest, TopicNotPermitted."""
+        check_producer(message.producer)
+        if isinstance(message, OpenSessionRequest):
+            self._open(session, message)
+            return
+        records = records_in(frame)
+        self._broker.topics_table.check_writes(records)
+        if not len(records):
+            raise BadRequest("a send has one message at least")
+        self._send(session, message, records)
 
     def _open(self, session: BrokerSession, request: OpenSessionRequest) -> None:
-        """Raises BadRequest."""
-        check_producer(request.producer)
 
         def on_connected(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
@@ -94,12 +94,6 @@ class SendSessions:
         self._broker.member.enter(connect, session)
 
     def _send(self, session: BrokerSession, request: SessionSendRequest, records: RecordBatch) -> None:
-        """Raises BadRequest."""
-        check_producer(request.producer)
-        if not len(records):
-            session.refuse(request.request_id, BadRequest("a send has one message at least"))
-            return
-
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, LedgerError):
                 session.refuse(request.request_id, self._broker.refusal_of(outcome))
@@ -119,11 +113,7 @@ class SendSessions:
         def append() -> None:
             place = SessionPlace(request.producer, ProducerEpoch(*request.epoch), request.sequence)
             self._broker.member.append(
-                entries_of(records),
-                MESSAGES,
-                TIMEOUT_MS,
-                done,
-                session,
+                *(entries_of(records), MESSAGES, TIMEOUT_MS, done, session),
                 place=place,
                 awaits_results=False,
             )
@@ -158,23 +148,18 @@ def session_of(level: int, begin: int) -> str:
     return f"{SYSTEM_PREFIX}SCHEDULE%{level}@{begin}"
 
 
+@dataclass(eq=False)
 class SessionReleases:
-    def __init__(
-        self,
-        broker: DLedgerBroker,
-        token: Callable[[], bytes],
-    ) -> None:
-        self._broker = broker
-        self._token = token
-        self._epochs: dict[int, ProducerEpoch] = {}
+    _broker: DLedgerBroker
+    _token: Callable[[], bytes]
+    _epochs: dict[int, ProducerEpoch] = field(default_factory=dict)
 
     def lead(self) -> None:
         self._epochs.clear()
 
     def begin_of(self, level: int) -> int:
         """Where it begins by the replicated state."""
-        groups = self._broker.groups
-        return 0 if groups is None else groups.feed.state.delayed.get(level, 0)
+        return self._broker.groups.feed.state.delayed.get(level, 0)
 
     def ask(self, level: int, begin: int, on_offset: OffsetCallback) -> None:
         def shown(answer: KnownProducer | LedgerError) -> None:

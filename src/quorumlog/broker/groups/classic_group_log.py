@@ -15,15 +15,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from quorumlog.broker.broker_port import BrokerSession, Puts, ReadPool, error_of_status
+from quorumlog.broker.broker_port import BrokerSession, Puts, ReadPool, refusal_of_put
 from quorumlog.broker.errors import NeedsReplicatedRole, QueueOffsetOutOfRange, TopicNotPermitted
 from quorumlog.broker.group_commands import (
     COMMANDS_QUEUE,
@@ -53,8 +53,6 @@ from quorumlog.broker.groups.rebalancer import DoneCallback, OffsetCallback, Res
 from quorumlog.broker.message import (
     SCHEDULE_TOPIC,
     Message,
-    PutMessageResult,
-    PutStatus,
     StoredMessage,
     encode_records,
 )
@@ -62,7 +60,7 @@ from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.store.java_store import read_java_config
 from quorumlog.broker.store.log_files import BrokerRole, PutOutcome
-from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.message_store import MessageStore, wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import AnyBrokerMessage, OpenSessionRequest, SessionSendRequest, records_of
 from quorumlog.errors import (
@@ -115,11 +113,6 @@ class News(NamedTuple):
     """No command is missing; else it begins anew with the next snapshot."""
 
 
-class Outcome(NamedTuple):
-    token: bytes
-    answer: bytes
-
-
 class StateFollower:
     """`read` on one thread, which may wait for the disk; the rest on the loop."""
 
@@ -155,9 +148,7 @@ class StateFollower:
         if not is_anew and snapshots_end != self.snapshots_end:
             is_anew = not self.is_whole or self._is_begun_anew(snapshots_end)
         snapshot, at = None, None if is_anew else self.next_command
-        needed, is_whole = self.needed_position, is_anew or self.is_whole
-        if is_anew:
-            needed = -1
+        needed, is_whole = -1 if is_anew else self.needed_position, is_anew or self.is_whole
         size_bytes = self.snapshot_bytes
         if at is None or snapshots_end != self.snapshots_end:
             newest = self.newest_snapshot()
@@ -219,8 +210,8 @@ class StateFollower:
 
     # ---------------------------------------------------------------- on the loop
 
-    def take(self, news: News) -> list[Outcome]:
-        """The commands' answers, by proposer. Raises ProtocolViolation."""
+    def take(self, news: News) -> list[tuple[bytes, bytes]]:
+        """The token of each command, and its answer. Raises ProtocolViolation."""
         if news.is_anew:
             self.machine.state = self._feed.begun
         if news.snapshot is not None:
@@ -233,7 +224,7 @@ class StateFollower:
         outcomes = []
         for message in news.commands:
             token, command = message.body[:TOKEN_BYTES], message.body[TOKEN_BYTES:]
-            outcomes.append(Outcome(token, self.machine.carry_out(command)))
+            outcomes.append((token, self.machine.carry_out(command)))
             self.last_position = message.physical_offset
             self.since_snapshot += 1
         self.needed_position = news.needed_position
@@ -248,27 +239,19 @@ class StateFollower:
         """As messages of SNAPSHOTS. `commands_end`: of the whole log, with those on their way to it.
         `only_users`: with these every broker begins anew; all commands are carried out."""
         assert self.next_command is not None
-        state: GroupState = self.machine.state
+        state, position = self.machine.state, _FROM_HERE
         if only_users is not None:
-            state = msgspec.structs.replace(state, users=only_users)
+            state, position = replace(state, users=only_users), _ANEW
         data = saved_bytes(state)
-        # Whatever is on its way was written behind the last one that was carried out.
-        position = _FROM_HERE if only_users is None else _ANEW
         if self.next_command != commands_end:
             assert only_users is None
+            # Whatever is on its way was written behind the last one that was carried out.
             position = self.last_position if self.last_position >= 0 else self.needed_position
-        parts = max(-(-len(data) // part_bytes), 1)
+        pieces = [data[at : at + part_bytes] for at in range(0, len(data), part_bytes)]
+        head = self.next_command, position
         return [
-            msgspec.msgpack.encode(
-                (
-                    self.next_command,
-                    position,
-                    part,
-                    parts,
-                    data[part * part_bytes : (part + 1) * part_bytes],
-                )
-            )
-            for part in range(parts)
+            msgspec.msgpack.encode((*head, part, len(pieces), piece))
+            for part, piece in enumerate(pieces)
         ]
 
     @property
@@ -307,10 +290,6 @@ SNAPSHOT_PART_BYTES = 1 << 20
 OWN_TOPICS = GROUPS_TOPIC.encode(), SCHEDULE_TOPIC.encode()
 
 
-def _wall_ms() -> float:
-    return time.time() * 1000
-
-
 class ClassicTopics(GroupTopics):
     """Those of the state, and those that the broker was started with or holds: these exist until changed
     or deleted."""
@@ -318,12 +297,11 @@ class ClassicTopics(GroupTopics):
     def __init__(self, feed: GroupFeed, store: MessageStore, before_delayed: Callable[[], None]) -> None:
         """`before_delayed` is called before a delayed message is put."""
         super().__init__(feed)
-        self._state = feed
         self._store = store
         self._before_delayed = before_delayed
 
     def _exists(self, topic: str) -> bool:
-        state = self._state.state
+        state = self._feed.state
         return topic not in state.topics and topic not in state.ended and topic != GROUPS_TOPIC
 
     def existing_queues(self, topic: str) -> int:
@@ -369,7 +347,7 @@ class ClassicGroupLog:
         groups: GroupService,
         replica: BrokerReplica | None = None,
         *,
-        wall_ms: Callable[[], float] = _wall_ms,
+        wall_ms: Callable[[], float] = wall_clock_ms,
     ) -> None:
         """`replica`: None for a single broker."""
         self._store = store
@@ -428,17 +406,12 @@ class ClassicGroupLog:
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         if not isinstance(message, OpenSessionRequest | SessionSendRequest):
             return self._groups.request(session, message)
-        refusal: LedgerError = NeedsReplicatedRole(
+        if isinstance(message, SessionSendRequest):
+            self.topics.check_writes(records_of(frame))
+        raise NeedsReplicatedRole(
             "sessions of producers (idempotent, producer_id) need brokers with --role dledger: their log"
             " knows each session"
         )
-        try:
-            if isinstance(message, SessionSendRequest):
-                self.topics.check_writes(records_of(frame))
-        except LedgerError as not_permitted:
-            refusal = not_permitted
-        session.refuse(message.request_id, refusal)
-        return True
 
     def lost(self, session: BrokerSession) -> None:
         self._groups.lost(session)
@@ -508,12 +481,10 @@ class ClassicGroupLog:
             return
         if not follower.is_whole:
             return  # what is missing would be taken for what never was
-        files = commit_log.files
         behind_bytes = commit_log.max_offset - follower.needed_position
-        is_far = behind_bytes > files.segment_bytes + 4 * follower.snapshot_bytes
-        if not is_far and follower.since_snapshot < SNAPSHOT_COMMANDS:
-            return
-        self._save()
+        is_far = behind_bytes > commit_log.files.segment_bytes + 4 * follower.snapshot_bytes
+        if is_far or follower.since_snapshot >= SNAPSHOT_COMMANDS:
+            self._save()
 
     @property
     def lacks_commands(self) -> bool:
@@ -536,14 +507,11 @@ class ClassicGroupLog:
         part_bytes = min(SNAPSHOT_PART_BYTES, self._store.commit_log.files.segment_bytes // 4)
         parts = self.follower.state_to_keep(self._told_end, part_bytes, only_users)
         self._is_saving = True
-        left = len(parts)
 
-        def answered(outcome: PutOutcome) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._is_saving = False
+        def saved(refusal: LedgerError | None) -> None:
+            self._is_saving = False
 
+        answered = once_all_are_put(len(parts), saved)
         for part in parts:
             self._put(SNAPSHOTS, part, answered)
 
@@ -562,12 +530,10 @@ class ClassicGroupLog:
         self._waiting[token] = told
 
         def answered(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutMessageResult):
-                if outcome.status is PutStatus.PUT_OK:
-                    return  # what it answers is told once it is carried out
-                outcome = error_of_status(outcome.status)
-            if self._waiting.pop(token, None) is not None:
-                told(outcome)
+            # What one answers that is acknowledged is told once it is carried out.
+            refusal = refusal_of_put(outcome)
+            if refusal is not None and self._waiting.pop(token, None) is not None:
+                told(refusal)
 
         self._put(COMMANDS, token + encode(command), answered)
 
@@ -610,7 +576,7 @@ class ClassicGroupLog:
         machine = GroupMachine()
         state, existing = self._feed.state, self.topics.existing()
         topics = {name: Topic(READ | WRITE, 0, (0,) * count) for name, count in existing.items()}
-        machine.state = msgspec.structs.replace(state, topics={**topics, **state.topics})
+        machine.state = replace(state, topics={**topics, **state.topics})
         told(machine.query(question))
 
     def confirm(self, told: DoneCallback, session: BrokerSession) -> None:
@@ -643,12 +609,17 @@ class ClassicGroupLog:
         owned = RecordBatch.contiguous(bytearray(records.joined().buffer), records.sizes)
         self._puts.add(owned, True, answered)
 
-    def released_to(self, level: int) -> int:
-        return self._feed.state.delayed.get(level, 0)
 
-    @property
-    def is_active(self) -> bool:
-        return self.follower.next_command not in (None, 0)
+def once_all_are_put(count: int, done: DoneCallback) -> Callable[[PutOutcome], None]:
+    """Gets the outcomes of so many puts; `done` the first refusal among them."""
+    refusals: list[LedgerError | None] = []
+
+    def answered(outcome: PutOutcome) -> None:
+        refusals.append(refusal_of_put(outcome))
+        if len(refusals) == count:
+            done(next(filter(None, refusals), None))
+
+    return answered
 
 
 class ClassicReleases:
@@ -665,34 +636,23 @@ class ClassicReleases:
         return 0
 
     def ask(self, level: int, begin: int, told: OffsetCallback) -> None:
-        if self._log.is_active:
-            told(self._log.released_to(level))
+        if self._log.follower.next_command:
+            told(self._log.state.delayed.get(level, 0))
         else:
             told(LeaderNotReady("nothing was delayed here yet", retry_after_ms=RETRY_MS))
 
-    def open(self, level: int, begin: int, told: OffsetCallback) -> None:
-        self.ask(level, begin, told)
+    open = ask
 
     def release(
         self, level: int, begin: int, offset: int, records: RecordBatch, done: DoneCallback
     ) -> None:
-        left = len(records.queues)
-        failed: list[LedgerError] = []
-
-        def answered(outcome: PutOutcome) -> None:
-            nonlocal left
-            left -= 1
-            if isinstance(outcome, LedgerError):
-                failed.append(outcome)
-            elif outcome.status is not PutStatus.PUT_OK:
-                failed.append(error_of_status(outcome.status))
-            if left:
-                return
-            if failed:
-                done(failed[0])
-            else:
+        def put(refusal: LedgerError | None) -> None:
+            if refusal is None:
                 self._note(level, offset + len(records), done)
+            else:
+                done(refusal)
 
+        answered = once_all_are_put(len(records.queues), put)
         for _, rows in records.queues:
             self._log.put(records.select(rows), answered)
 

@@ -215,16 +215,14 @@ class DelayScheduler:
 LOOK_INTERVAL_MS = 10_000.0
 
 
+@dataclass(eq=False)
 class TopicRetention:
     """On the loop of the master."""
 
-    def __init__(
-        self, log: GroupLog, propose: Callable[[Command], None], interval_ms: float = LOOK_INTERVAL_MS
-    ) -> None:
-        self._log = log
-        self._propose = propose
-        self._interval_ms = interval_ms
-        self._next_look_ms = 0.0
+    _log: GroupLog
+    _propose: Callable[[Command], None]
+    _interval_ms: float
+    _next_look_ms: float = 0.0
 
     def tick(self, state: GroupState, now_ms: float) -> None:
         if now_ms < self._next_look_ms:

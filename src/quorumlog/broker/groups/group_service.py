@@ -12,29 +12,21 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
+from quorumlog.broker import group_commands as commands
+from quorumlog.broker import wire
 from quorumlog.broker.errors import ConsumerGroupExists, TopicExists, UnknownTopic
 from quorumlog.broker.group_commands import (
     FROM_CLIENTS,
-    Assignment,
-    Command,
-    CreateGroup,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    OffsetRow,
-    Offsets,
-    ResetOffsets,
-    UpdateTopic,
     check_group_name,
     check_new_topic_name,
     check_topic_name,
     command_of_client,
-    refusal_in,
 )
 from quorumlog.broker.groups.delays import LOOK_INTERVAL_MS, DelayScheduler, TopicRetention
 from quorumlog.broker.groups.group_state import GROUPS, GroupFeed, GroupMachines, GroupTopics
 from quorumlog.broker.groups.rebalancer import (
     MEMBER_TIMEOUT_MS,
+    DoneCallback,
     GroupLog,
     GroupMembers,
     OffsetCommits,
@@ -43,18 +35,6 @@ from quorumlog.broker.groups.rebalancer import (
 )
 from quorumlog.broker.offline.old_log import OldState
 from quorumlog.broker.record_batch import QueueKey
-from quorumlog.broker.wire import (
-    AnyBrokerMessage,
-    CommitRequest,
-    DoneResponse,
-    GroupAnswer,
-    GroupCommandRequest,
-    GroupHeartbeatRequest,
-    GroupQuestionRequest,
-    LeaveRequest,
-    TopicRouteRequest,
-    TopicRouteResponse,
-)
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.node import MachineFactory
 from quorumlog.wire.field_names import UNREADABLE, named_reason
@@ -102,7 +82,7 @@ class GroupService:
     def open(self, log: GroupLog, delays_ms: Sequence[int]) -> None:
         self._log = log
         self._proposals = Proposals(log, lambda: self.feed.state)
-        self._commits = OffsetCommits(self._proposals.commit)
+        self._commits = OffsetCommits(self._proposals.carry_out)
         members = GroupMembers(self.options.member_timeout_ms)
         self._rebalancer = Rebalancer(self.feed, members, self._commits, self._proposals)
         self.scheduler = DelayScheduler(log, self.topics, delays_ms)
@@ -132,103 +112,96 @@ class GroupService:
     def lost(self, session: BrokerSession) -> None:
         self._rebalancer.lost(session)
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage) -> bool:
-        """False: it is none of these."""
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage) -> bool:
+        """False: it is none of these. Raises the refusal."""
         handler = self._HANDLERS.get(type(message))
         if handler is None:
             return False
-        try:
-            if not isinstance(message, GroupQuestionRequest):
-                self._check_master()
-            handler(self, session, message)
-        except LedgerError as error:
-            session.refuse(message.request_id, error)
+        if not isinstance(message, wire.GroupQuestionRequest):
+            self._check_master()
+        handler(self, session, message)
         return True
 
-    def _leave(self, session: BrokerSession, message: LeaveRequest) -> None:
+    def _leave(self, session: BrokerSession, message: wire.LeaveRequest) -> None:
         self._rebalancer.left(message.group, message.member)
-        session.answer(DoneResponse(request_id=message.request_id))
+        session.answer(wire.DoneResponse(request_id=message.request_id))
 
     def _check_master(self) -> None:
         """Raises NotLeader, LeaderNotReady."""
         if not self._is_master:
             raise self._log.not_master()
 
+    def _after(
+        self, session: BrokerSession, message: wire.AnyBrokerMessage, step: Callable[[], None]
+    ) -> DoneCallback:
+        """Continues with `step` once what a request waits for is done, if this is the master still."""
+
+        def done(refusal: LedgerError | None) -> None:
+            if refusal is not None:
+                raise refusal
+            self._check_master()
+            step()
+
+        return lambda refusal: session.proceed(message.request_id, partial(done, refusal))
+
     # ---------------------------------------------------------------- topics and groups
 
-    def _ask(self, session: BrokerSession, message: GroupQuestionRequest) -> None:
-        self._log.ask(message.body, partial(_tell, session, message.request_id), session)
+    def _ask(self, session: BrokerSession, message: wire.GroupQuestionRequest) -> None:
+        self._log.ask(message.body, partial(_tell, session, message), session)
 
-    def _command(self, session: BrokerSession, message: GroupCommandRequest) -> None:
+    def _command(self, session: BrokerSession, message: wire.GroupCommandRequest) -> None:
         try:
             command = command_of_client(message.body)
         except UNREADABLE as error:
-            reason = named_reason(error, message.body, Command)
+            reason = named_reason(error, message.body, commands.Command)
             raise BadRequest(f"no command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):
             raise BadRequest(f"{type(command).__name__} is for the master to send")
 
         def propose() -> None:
-            if isinstance(command, ResetOffsets):
+            if isinstance(command, commands.ResetOffsets):
                 self._check_ends(command.offsets)
-            if isinstance(command, ResetOffsets | DeleteGroup):
+            if isinstance(command, commands.ResetOffsets | commands.DeleteGroup):
                 self._commits.flush(command.group)  # before what ends its generation
-            self._proposals.propose(command, partial(_tell, session, message.request_id))
+            self._proposals.propose(command, partial(_tell, session, message))
 
-        if isinstance(command, CreateTopic) and not self._log.existing_queues(command.topic):
+        if isinstance(command, commands.CreateTopic) and not self._log.existing_queues(command.topic):
             # Not where it is applied: an entry of an earlier release may name a longer one.
             check_new_topic_name(command.topic)
         named: set[str] = set()
-        if isinstance(command, CreateTopic | UpdateTopic | DeleteTopic):
+        if isinstance(command, commands.CreateTopic | commands.UpdateTopic | commands.DeleteTopic):
             named = {command.topic}
-        elif isinstance(command, ResetOffsets):
+        elif isinstance(command, commands.ResetOffsets):
             named = {topic for topic, _, _ in command.offsets}
         self._with_topics(named, session, message, propose)
 
-    def _route(self, session: BrokerSession, message: TopicRouteRequest) -> None:
+    def _route(self, session: BrokerSession, message: wire.TopicRouteRequest) -> None:
         topic = self.feed.state.topics.get(message.topic)
-        if topic is not None:
-            route = TopicRouteResponse(
-                request_id=message.request_id, queues=topic.queues, perm=topic.perm
-            )
-            session.answer(route)
+        if topic is None:
+            again = partial(self._route, session, message)
+            self._make_topic(message.topic, self._after(session, message, again))
             return
-
-        def made(refusal: LedgerError | None) -> None:
-            if refusal is None and message.topic in self.feed.state.topics:
-                self._route(session, message)
-            else:
-                unknown = UnknownTopic(f"there is no topic {message.topic}")
-                session.refuse(message.request_id, refusal or unknown)
-
-        self._make_topic(message.topic, made)
+        session.answer(
+            wire.TopicRouteResponse(request_id=message.request_id, queues=topic.queues, perm=topic.perm)
+        )
 
     def _with_topics(
         self,
         named: Collection[str],
         session: BrokerSession,
-        message: AnyBrokerMessage,
+        message: wire.AnyBrokerMessage,
         then: Callable[[], None],
     ) -> None:
         """Once those of them that the broker has beside the state are in it. Raises what `then` does."""
-
-        def made(refusal: LedgerError | None) -> None:
-            try:
-                if refusal is not None:
-                    raise refusal
-                self._check_master()
-                self._with_topics(named, session, message, then)
-            except LedgerError as error:
-                session.refuse(message.request_id, error)
-
         topics = self.feed.state.topics
         for name in sorted(named):
             if name not in topics and self._log.existing_queues(name):
-                self._make_topic(name, made)
+                again = partial(self._with_topics, named, session, message, then)
+                self._make_topic(name, self._after(session, message, again))
                 return
         then()
 
-    def _make_topic(self, name: str, done: Callable[[LedgerError | None], None]) -> None:
+    def _make_topic(self, name: str, done: DoneCallback) -> None:
         """Raises UnknownTopic, BadRequest."""
         queues = self._log.existing_queues(name) or self.options.auto_create_queues
         if not queues:
@@ -236,8 +209,7 @@ class GroupService:
         check_topic_name(name)
         if not self._log.existing_queues(name):
             check_new_topic_name(name)
-        command = CreateTopic(name, queues)
-        self._proposals.propose(command, lambda outcome: done(refusal_in(outcome)))
+        self._proposals.carry_out(commands.CreateTopic(name, queues), done)
 
     def _make_first_topics(self, now_ms: float) -> None:
         topics = self.feed.state.topics
@@ -245,68 +217,46 @@ class GroupService:
         if lacking and now_ms >= self._first_topics_at_ms:
             self._first_topics_at_ms = now_ms + FIRST_TOPICS_RETRY_MS
             for name, queues in lacking.items():
-                self._proposals.quietly(CreateTopic(name, queues))
+                self._proposals.quietly(commands.CreateTopic(name, queues))
 
     # ---------------------------------------------------------------- members
 
-    def _heartbeat(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
+    def _heartbeat(self, session: BrokerSession, message: wire.GroupHeartbeatRequest) -> None:
         """Makes the group, and in `dev` its topics, if they are not there."""
         check_group_name(message.group)
-        _checked((message.member, message.topics, ()), Assignment, "a heartbeat")
+        _checked((message.member, message.topics, ()), commands.Assignment, "a heartbeat")
         state = self.feed.state
+        again = self._after(session, message, partial(self._heartbeat, session, message))
+        heard = partial(self._rebalancer.on_heartbeat, session, message)
 
         def made(refusal: LedgerError | None) -> None:
-            if refusal is None or isinstance(refusal, ConsumerGroupExists | TopicExists):
-                self._again(session, message)
-            else:
-                session.refuse(message.request_id, refusal)
+            again(None if isinstance(refusal, ConsumerGroupExists | TopicExists) else refusal)
 
         for topic, _ in message.topics:
             if topic not in state.topics:
                 self._make_topic(topic, made)
                 return
-        if message.group in state.groups and message.is_orderly:
+        if message.group not in state.groups:
+            self._proposals.carry_out(commands.CreateGroup(message.group), made)
+        elif message.is_orderly:
             # What it is told lets it work on its queues for a while: nobody else may say otherwise yet.
-            def confirmed(refusal: LedgerError | None) -> None:
-                try:
-                    if refusal is not None:
-                        raise refusal
-                    self._check_master()
-                    self._rebalancer.on_heartbeat(session, message)
-                except LedgerError as error:
-                    session.refuse(message.request_id, error)
-
-            self._log.confirm(confirmed, session)
-        elif message.group in state.groups:
-            self._rebalancer.on_heartbeat(session, message)
+            self._log.confirm(self._after(session, message, heard), session)
         else:
-            command = CreateGroup(message.group)
-            self._proposals.propose(command, lambda outcome: made(refusal_in(outcome)))
+            heard()
 
-    def _again(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
-        try:
-            self._check_master()
-            self._heartbeat(session, message)
-        except LedgerError as error:
-            session.refuse(message.request_id, error)
-
-    def _commit(self, session: BrokerSession, message: CommitRequest) -> None:
-        rows = _checked(message.offsets, Offsets, "a commit")
-
-        def done(refusal: LedgerError | None) -> None:
-            if refusal is None:
-                session.answer(DoneResponse(request_id=message.request_id))
-            else:
-                session.refuse(message.request_id, refusal)
+    def _commit(self, session: BrokerSession, message: wire.CommitRequest) -> None:
+        rows = _checked(message.offsets, commands.Offsets, "a commit")
+        response = wire.DoneResponse(request_id=message.request_id)
 
         def commit() -> None:
             generation = self._rebalancer.check_commit(message)
             self._check_ends(rows)
+            done = partial(session.settle, response=response)
             self._commits.add(message.group, generation, message.member, rows, done)
 
         self._with_topics({topic for topic, _, _ in rows}, session, message, commit)
 
-    def _check_ends(self, rows: Sequence[OffsetRow]) -> None:
+    def _check_ends(self, rows: Sequence[commands.OffsetRow]) -> None:
         """A group that begins after a queue's end would miss what comes there first. Raises
         BadRequest."""
         for topic, queue_id, offset in rows:
@@ -315,20 +265,18 @@ class GroupService:
                 raise BadRequest(f"queue {queue_id} of topic {topic} ends at {end}, below {offset}")
 
     _HANDLERS: ClassVar[dict[type, Callable[..., None]]] = {
-        GroupQuestionRequest: _ask,
-        GroupCommandRequest: _command,
-        GroupHeartbeatRequest: _heartbeat,
-        CommitRequest: _commit,
-        TopicRouteRequest: _route,
-        LeaveRequest: _leave,
+        wire.GroupQuestionRequest: _ask,
+        wire.GroupCommandRequest: _command,
+        wire.GroupHeartbeatRequest: _heartbeat,
+        wire.CommitRequest: _commit,
+        wire.TopicRouteRequest: _route,
+        wire.LeaveRequest: _leave,
     }
 
 
-def _tell(session: BrokerSession, request_id: int, outcome: bytes | LedgerError) -> None:
-    if isinstance(outcome, LedgerError):
-        session.refuse(request_id, outcome)
-    else:
-        session.answer(GroupAnswer(request_id=request_id, body=outcome))
+def _tell(session: BrokerSession, message: wire.AnyBrokerMessage, outcome: bytes | LedgerError) -> None:
+    body = outcome if isinstance(outcome, bytes) else b""
+    session.settle(outcome, wire.GroupAnswer(request_id=message.request_id, body=body))
 
 
 def _checked(value: object, kind: type[_T], what: str) -> _T:

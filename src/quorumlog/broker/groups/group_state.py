@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker import group_commands as commands
 from quorumlog.broker.broker_port import Puts
 from quorumlog.broker.errors import (
     ConsumerGroupExists,
@@ -23,25 +26,6 @@ from quorumlog.broker.group_commands import (
     READ,
     UNDELIVERED_TOPIC,
     WRITE,
-    Assign,
-    Assignment,
-    ChangeUsers,
-    Command,
-    CommitOffsets,
-    CreateGroup,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    FreshnessProbe,
-    GroupRow,
-    GroupsQuestion,
-    ReleaseDelayed,
-    ResetOffsets,
-    SkipDelayed,
-    TopicRow,
-    TopicsQuestion,
-    TrimQueues,
-    UpdateTopic,
     check_group_name,
     check_topic_name,
     decode_command,
@@ -80,7 +64,7 @@ class Topic(msgspec.Struct, frozen=True, array_like=True):
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
     generation: int = 0
-    members: tuple[Assignment, ...] = ()
+    members: tuple[commands.Assignment, ...] = ()
     offsets: dict[Queue, int] = {}
     """Committed, by queue."""
     resets: dict[Queue, int] = {}
@@ -102,61 +86,28 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     """Of a classic broker; those of one on a replicated log are its log's."""
 
 
-def empty_state() -> GroupState:
-    return GroupState(
-        {
-            SCHEDULE_TOPIC: Topic(READ | WRITE, 0, (0,) * LEVELS),
-            UNDELIVERED_TOPIC: Topic(READ | WRITE, 0, (0,)),
-        },
-        {},
-        {},
-    )
-
-
 def begun_state(old: OldState | None) -> GroupState:
     """The state before the log's first entry. `old`: of a store that was taken over."""
-    state = empty_state()
+    topics = {
+        SCHEDULE_TOPIC: Topic(READ | WRITE, 0, (0,) * LEVELS),
+        UNDELIVERED_TOPIC: Topic(READ | WRITE, 0, (0,)),
+    }
     if old is None:
-        return state
-    topics = {each.name: Topic(each.perm, 0, (0,) * each.queues) for each in old.topics}
+        return GroupState(topics, {}, {})
+    taken = {each.name: Topic(each.perm, 0, (0,) * each.queues) for each in old.topics}
     groups = {
         each.name: Group(offsets={(topic, queue): at for topic, queue, at in each.offsets})
         for each in old.groups
     }
-    return _replace(state, topics={**topics, **state.topics}, groups=groups, delayed=dict(old.delayed))
+    return GroupState(taken | topics, groups, dict(old.delayed))
 
 
-def carry_out(state: GroupState, command: Command) -> tuple[GroupState, object]:
+def carry_out(state: GroupState, command: commands.Command) -> tuple[GroupState, object]:
     """The state after it, and its answer. Raises LedgerError, and nothing has changed then."""
-    if isinstance(command, CommitOffsets):
-        return _commit(state, command), None
-    if isinstance(command, Assign):
-        return _assign(state, command), command.generation
-    if isinstance(command, CreateTopic):
-        return _create_topic(state, command), None
-    if isinstance(command, UpdateTopic):
-        return _update_topic(state, command), None
-    if isinstance(command, DeleteTopic):
-        return _delete_topic(state, command.topic), None
-    if isinstance(command, TrimQueues):
-        return _trim(state, command), None
-    if isinstance(command, CreateGroup):
-        return _create_group(state, command), None
-    if isinstance(command, DeleteGroup):
-        return _delete_group(state, command.group), None
-    if isinstance(command, ResetOffsets):
-        return _reset(state, command)
-    if isinstance(command, ReleaseDelayed):
-        return _release(state, command), None
-    if isinstance(command, ChangeUsers):
-        change = change_of(state.users, command.order, command.secret)
-        return _replace(state, users=state.users.changed(change)), None
-    assert isinstance(command, SkipDelayed), command
-    return _skip(state, command), None
-
-
-def _replace(state: GroupState, **changes: object) -> GroupState:
-    return msgspec.structs.replace(state, **changes)
+    changed = _EFFECTS[type(command)](state, command)
+    if isinstance(command, commands.Assign | commands.ResetOffsets):
+        return changed, changed.groups[command.group].generation
+    return changed, None
 
 
 # ---------------------------------------------------------------- topics
@@ -174,20 +125,20 @@ def _begins(state: GroupState, name: str, begins: tuple[int, ...], count: int) -
     return (begins + (0,) * count)[:count] if name in state.ended else (0,) * count
 
 
-def _create_topic(state: GroupState, command: CreateTopic) -> GroupState:
+def _create_topic(state: GroupState, command: commands.CreateTopic) -> GroupState:
     check_topic_name(command.topic)
-    made = Topic(
-        command.perm, command.retention_ms, _begins(state, command.topic, command.begins, command.queues)
-    )
     there = state.topics.get(command.topic)
     if there is not None:
-        if (there.queues, there.perm, there.retention_ms) == (made.queues, made.perm, made.retention_ms):
+        wanted = command.queues, command.perm, command.retention_ms
+        if (there.queues, there.perm, there.retention_ms) == wanted:
             return state  # said twice, since the first answer was lost
         raise TopicExists(f"topic {command.topic} exists with other settings: topic update changes them")
-    return _replace(state, topics={**state.topics, command.topic: made})
+    begins = _begins(state, command.topic, command.begins, command.queues)
+    made = Topic(command.perm, command.retention_ms, begins)
+    return replace(state, topics={**state.topics, command.topic: made})
 
 
-def _update_topic(state: GroupState, command: UpdateTopic) -> GroupState:
+def _update_topic(state: GroupState, command: commands.UpdateTopic) -> GroupState:
     check_topic_name(command.topic)
     there = topic_of(state, command.topic)
     queues = command.queues or there.queues
@@ -201,41 +152,38 @@ def _update_topic(state: GroupState, command: UpdateTopic) -> GroupState:
         there.retention_ms if command.retention_ms is None else command.retention_ms,
         begins,
     )
-    return _replace(state, topics={**state.topics, command.topic: changed})
+    return replace(state, topics={**state.topics, command.topic: changed})
 
 
-def _delete_topic(state: GroupState, name: str) -> GroupState:
-    check_topic_name(name)
-    topic_of(state, name)
-    return _without_topics(state, {name})
+def _delete_topic(state: GroupState, command: commands.DeleteTopic) -> GroupState:
+    check_topic_name(command.topic)
+    topic_of(state, command.topic)
+    return _without_topics(state, {command.topic})
 
 
 def _without_topics(state: GroupState, names: set[str]) -> GroupState:
     """What groups had committed of them is of no topic that may be made later."""
+
+    def rest(numbers: dict[Queue, int]) -> dict[Queue, int]:
+        return {queue: number for queue, number in numbers.items() if queue[0] not in names}
+
     groups = {
-        group: msgspec.structs.replace(
-            each,
-            offsets={queue: at for queue, at in each.offsets.items() if queue[0] not in names},
-            resets={queue: at for queue, at in each.resets.items() if queue[0] not in names},
-        )
+        group: replace(each, offsets=rest(each.offsets), resets=rest(each.resets))
         for group, each in state.groups.items()
     }
     topics = {name: topic for name, topic in state.topics.items() if name not in names}
-    return _replace(state, topics=topics, groups=groups, ended=state.ended | names)
+    return replace(state, topics=topics, groups=groups, ended=state.ended | names)
 
 
-def _trim(state: GroupState, command: TrimQueues) -> GroupState:
+def _trim(state: GroupState, command: commands.TrimQueues) -> GroupState:
     begins: dict[str, list[int]] = {}
     for name, queue_id, offset in command.queues:
         topic = state.topics.get(name)
         if topic is not None and queue_id < topic.queues:
             of_topic = begins.setdefault(name, list(topic.begins))
             of_topic[queue_id] = max(of_topic[queue_id], offset)
-    trimmed = {
-        name: msgspec.structs.replace(state.topics[name], begins=tuple(of_topic))
-        for name, of_topic in begins.items()
-    }
-    return _replace(state, topics={**state.topics, **trimmed})
+    trimmed = {name: replace(state.topics[name], begins=tuple(its)) for name, its in begins.items()}
+    return replace(state, topics={**state.topics, **trimmed})
 
 
 # ---------------------------------------------------------------- groups
@@ -250,10 +198,10 @@ def group_of(state: GroupState, name: str) -> Group:
 
 
 def _with_group(state: GroupState, name: str, group: Group) -> GroupState:
-    return _replace(state, groups={**state.groups, name: group})
+    return replace(state, groups={**state.groups, name: group})
 
 
-def _create_group(state: GroupState, command: CreateGroup) -> GroupState:
+def _create_group(state: GroupState, command: commands.CreateGroup) -> GroupState:
     check_group_name(command.group)
     if command.group in state.groups:
         raise ConsumerGroupExists(f"there is a consumer group {command.group}")
@@ -261,18 +209,18 @@ def _create_group(state: GroupState, command: CreateGroup) -> GroupState:
     for number, name in enumerate((retry_topic(command.group), dlq_topic(command.group))):
         begins = _begins(state, name, command.begins[number : number + 1], 1)
         topics[name] = Topic(READ | WRITE, 0, begins)
-    return _with_group(_replace(state, topics=topics), command.group, Group())
+    return _with_group(replace(state, topics=topics), command.group, Group())
 
 
-def _delete_group(state: GroupState, name: str) -> GroupState:
-    group = group_of(state, name)
+def _delete_group(state: GroupState, command: commands.DeleteGroup) -> GroupState:
+    name, group = command.group, group_of(state, command.group)
     if group.members:
         raise GroupInUse(f"{len(group.members)} members read in group {name}: stop them first")
     rest = {each: value for each, value in state.groups.items() if each != name}
-    return _without_topics(_replace(state, groups=rest), {retry_topic(name), dlq_topic(name)})
+    return _without_topics(replace(state, groups=rest), {retry_topic(name), dlq_topic(name)})
 
 
-def _assign(state: GroupState, command: Assign) -> GroupState:
+def _assign(state: GroupState, command: commands.Assign) -> GroupState:
     group = group_of(state, command.group)
     if command.generation != group.generation + 1:
         raise StaleGeneration(
@@ -282,36 +230,33 @@ def _assign(state: GroupState, command: Assign) -> GroupState:
     queues = [queue for member in command.members for queue in member.queues]
     if len(set(queues)) != len(queues):
         raise BadRequest(f"two members of group {command.group} were to read one queue")
-    changed = msgspec.structs.replace(group, generation=command.generation, members=command.members)
+    changed = replace(group, generation=command.generation, members=command.members)
     return _with_group(state, command.group, changed)
 
 
-def _commit(state: GroupState, command: CommitOffsets) -> GroupState:
+def _commit(state: GroupState, command: commands.CommitOffsets) -> GroupState:
     group = group_of(state, command.group)
     if command.generation != group.generation:
         raise StaleGeneration(
             f"the generation of group {command.group} is {group.generation}, not {command.generation}:"
             " its queues were assigned anew"
         )
-    owned: Mapping[str, frozenset[Queue]] = {
-        member.member: frozenset(member.queues) for member in group.members
-    }
+    owned = {member.member: frozenset(member.queues) for member in group.members}
     offsets = dict(group.offsets)
     for member, rows in command.members:
         if group.members and member not in owned:
-            raise UnknownGroupMember(
-                f"{member or 'a consumer without a name'} is no member of the group"
-            )
+            name = member or "a consumer without a name"
+            raise UnknownGroupMember(f"{name} is no member of the group")
         for topic, queue_id, offset in rows:
             queue = (topic, queue_id)
             if group.members and queue not in owned[member]:
                 raise UnknownGroupMember(f"{member} does not read queue {queue_id} of topic {topic}")
             if topic in state.topics and queue_id < state.topics[topic].queues:
                 offsets[queue] = max(offsets.get(queue, 0), offset)
-    return _with_group(state, command.group, msgspec.structs.replace(group, offsets=offsets))
+    return _with_group(state, command.group, replace(group, offsets=offsets))
 
 
-def _reset(state: GroupState, command: ResetOffsets) -> tuple[GroupState, int]:
+def _reset(state: GroupState, command: commands.ResetOffsets) -> GroupState:
     group = group_of(state, command.group)
     generation, offsets, resets = group.generation + 1, dict(group.offsets), dict(group.resets)
     for topic, queue_id, offset in command.offsets:
@@ -319,25 +264,46 @@ def _reset(state: GroupState, command: ResetOffsets) -> tuple[GroupState, int]:
             raise UnknownTopic(f"topic {topic} has no queue {queue_id}")
         offsets[topic, queue_id] = offset
         resets[topic, queue_id] = generation
-    changed = Group(generation, group.members, offsets, resets)
-    return _with_group(state, command.group, changed), changed.generation
+    return _with_group(state, command.group, Group(generation, group.members, offsets, resets))
 
 
-# ---------------------------------------------------------------- what is delayed
+# ---------------------------------------------------------------- what is delayed, and users
 
 
-def _skip(state: GroupState, command: SkipDelayed) -> GroupState:
+def _skip(state: GroupState, command: commands.SkipDelayed) -> GroupState:
     begin = state.delayed.get(command.level, 0)
     if command.from_offset != begin or command.to_offset <= begin:
         raise StaleGeneration(f"delay level {command.level} begins at {begin}")
-    return _replace(state, delayed={**state.delayed, command.level: command.to_offset})
+    return replace(state, delayed={**state.delayed, command.level: command.to_offset})
 
 
-def _release(state: GroupState, command: ReleaseDelayed) -> GroupState:
+def _release(state: GroupState, command: commands.ReleaseDelayed) -> GroupState:
     delayed = dict(state.delayed)
     for level, offset in command.levels:
         delayed[level] = max(delayed.get(level, 0), offset)
-    return _replace(state, delayed=delayed)
+    return replace(state, delayed=delayed)
+
+
+def _change_users(state: GroupState, command: commands.ChangeUsers) -> GroupState:
+    return replace(
+        state, users=state.users.changed(change_of(state.users, command.order, command.secret))
+    )
+
+
+_EFFECTS: Mapping[type, Callable[[GroupState, Any], GroupState]] = {
+    commands.CreateTopic: _create_topic,
+    commands.UpdateTopic: _update_topic,
+    commands.DeleteTopic: _delete_topic,
+    commands.TrimQueues: _trim,
+    commands.CreateGroup: _create_group,
+    commands.DeleteGroup: _delete_group,
+    commands.Assign: _assign,
+    commands.CommitOffsets: _commit,
+    commands.ResetOffsets: _reset,
+    commands.SkipDelayed: _skip,
+    commands.ReleaseDelayed: _release,
+    commands.ChangeUsers: _change_users,
+}
 
 
 # ---------------------------------------------------------------- GroupMachine
@@ -351,7 +317,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class _SavedGroups(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     form: int
     topics: list[tuple[str, Topic]]
-    groups: list[GroupRow]
+    groups: list[commands.GroupRow]
     delayed: dict[int, int]
     ended: list[str]
     users: Users = NO_USERS
@@ -395,10 +361,10 @@ class GroupMachine(StateMachine):
     def carry_out(self, body: memoryview | bytes) -> bytes:
         """One command. Returns its answer."""
         try:
-            command: Command = decode_command(body)
+            command: commands.Command = decode_command(body)
         except UNREADABLE as error:
             return refused(BadRequest(f"no command of topics and groups: {error}"))
-        if isinstance(command, ChangeUsers) and not self._has_users:
+        if isinstance(command, commands.ChangeUsers) and not self._has_users:
             return refused(BadRequest("the users of this broker are those of its log"))
         try:
             self.state, answer = carry_out(self.state, command)
@@ -419,11 +385,11 @@ class GroupMachine(StateMachine):
             decoded = decode_question(question)
         except UNREADABLE as error:
             raise BadRequest(f"no question to topics and groups: {error}") from None
-        if isinstance(decoded, TopicsQuestion):
+        if isinstance(decoded, commands.TopicsQuestion):
             return topic_rows(self.state, decoded.topic)
-        if isinstance(decoded, GroupsQuestion):
+        if isinstance(decoded, commands.GroupsQuestion):
             return group_rows(self.state, decoded.group)
-        assert isinstance(decoded, FreshnessProbe), decoded
+        assert isinstance(decoded, commands.FreshnessProbe), decoded
         return None
 
     # ---------------------------------------------------------------- snapshots
@@ -448,23 +414,23 @@ class GroupMachines:
         return GroupMachine(self._feed)
 
 
-def topic_rows(state: GroupState, name: str = "") -> list[TopicRow]:
+def topic_rows(state: GroupState, name: str = "") -> list[commands.TopicRow]:
     """Raises UnknownTopic."""
     if name:
         topic_of(state, name)
     return [
-        TopicRow(each, topic.queues, topic.perm, topic.retention_ms, topic.begins)
+        commands.TopicRow(each, topic.queues, topic.perm, topic.retention_ms, topic.begins)
         for each, topic in sorted(state.topics.items())
         if name in ("", each)
     ]
 
 
-def group_rows(state: GroupState, name: str = "") -> list[GroupRow]:
+def group_rows(state: GroupState, name: str = "") -> list[commands.GroupRow]:
     """Raises UnknownConsumerGroup."""
     if name:
         group_of(state, name)
     return [
-        GroupRow(
+        commands.GroupRow(
             each,
             group.generation,
             group.members,
@@ -511,12 +477,9 @@ def loaded_state(data: bytes) -> GroupState:
     return GroupState(dict(saved.topics), loaded, saved.delayed, frozenset(saved.ended), saved.users)
 
 
-# ---------------------------------------------------------------- GroupTopics
-# Which queues a broker has, by the replicated state, and what may be done with them.
-
-
 class GroupTopics:
-    """A `TopicTable` of this member's applied state. Any thread."""
+    """A `TopicTable`: the queues of this member's applied state, and what may be done with them. Any
+    thread."""
 
     def __init__(self, feed: GroupFeed) -> None:
         self._feed = feed

@@ -121,12 +121,8 @@ class GroupLog(Protocol):
         """Why this member is none."""
 
 
-# ---------------------------------------------------------------- Proposals
-# Commands of topics and groups on their way into the log.
-
-
 class Proposals:
-    """On the loop."""
+    """Commands of topics and groups on their way into the log. On the loop."""
 
     most_topics, most_groups, most_queues = MOST_TOPICS, MOST_GROUPS, MOST_QUEUES_IN_ALL
 
@@ -166,7 +162,9 @@ class Proposals:
         with suppress(TooManyNames):
             self.propose(command, lambda outcome: None)
 
-    def commit(self, command: CommitOffsets, done: Callable[[LedgerError | None], None]) -> None:
+    def carry_out(self, command: Command, done: DoneCallback) -> None:
+        """`done` gets the refusal, whoever it comes from; None: it has taken effect. Raises
+        TooManyNames."""
         self.propose(command, lambda outcome: done(refusal_in(outcome)))
 
     def _with_ends(self, command: Command) -> Command:
@@ -187,8 +185,7 @@ class Proposals:
 # What members commit. An entry leaves at once, unless one of the group is on its way: what comes
 # meanwhile is gathered, and leaves as the next one.
 
-CommitCallback = Callable[[LedgerError | None], None]
-Propose = Callable[[CommitOffsets, CommitCallback], None]
+Propose = Callable[[CommitOffsets, DoneCallback], None]
 
 
 @dataclass(slots=True)
@@ -198,7 +195,7 @@ class _Gathered:
     generation: int
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """The highest, by member and queue."""
-    waiting: list[CommitCallback] = field(default_factory=list)
+    waiting: list[DoneCallback] = field(default_factory=list)
 
 
 class OffsetCommits:
@@ -209,15 +206,12 @@ class OffsetCommits:
         """Entries of this master, by group: several only where a generation ends."""
 
     def add(
-        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: CommitCallback
+        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: DoneCallback
     ) -> None:
         """`done` is called once the entry that holds them has taken effect."""
-        gathered = self._gathered.get(group)
-        if gathered is not None and gathered.generation != generation:
+        if self._gathered.setdefault(group, _Gathered(generation)).generation != generation:
             self.flush(group)
-            gathered = None
-        if gathered is None:
-            gathered = self._gathered[group] = _Gathered(generation)
+        gathered = self._gathered.setdefault(group, _Gathered(generation))
         highest = gathered.offsets.setdefault(member, {})
         for topic, queue_id, offset in rows:
             highest[topic, queue_id] = max(highest.get((topic, queue_id), 0), offset)
@@ -301,28 +295,16 @@ def with_held(
 ) -> tuple[tuple[Assignment, ...], dict[str, tuple[QueueRow, ...]]]:
     """`held`: queues that stay with a member for now. Returns the assignment meanwhile, and the queues
     each of these members must release."""
-    moved = {
-        queue: each.member
-        for each in target
-        for queue in each.queues
-        if held.get(queue, each.member) != each.member
-    }
+    own: dict[str, list[QueueRow]] = {each.member: [] for each in target}
     asked_for: dict[str, list[QueueRow]] = {}
-    for queue in sorted(moved):
-        asked_for.setdefault(held[queue], []).append(queue)
-    kept = tuple(
-        Assignment(
-            each.member,
-            each.topics,
-            tuple(sorted({*each.queues, *asked_for.get(each.member, ())} - _taken(moved, each.member))),
-        )
-        for each in target
-    )
+    for queue, member in sorted((queue, each.member) for each in target for queue in each.queues):
+        holder = held.get(queue, member)
+        if holder != member:
+            asked_for.setdefault(holder, []).append(queue)
+        if holder in own:
+            own[holder].append(queue)
+    kept = tuple(Assignment(each.member, each.topics, tuple(own[each.member])) for each in target)
     return kept, {member: tuple(queues) for member, queues in asked_for.items()}
-
-
-def _taken(moved: Mapping[QueueRow, str], member: str) -> set[QueueRow]:
-    return {queue for queue, to in moved.items() if to == member}
 
 
 # ---------------------------------------------------------------- GroupMembers
@@ -435,6 +417,7 @@ class GroupMembers:
 
 MOST_PARKED = 10_000
 MOST_WAIT_MS = 30_000
+_NO_GROUP = Group()
 
 
 class _Parked(NamedTuple):
@@ -445,27 +428,25 @@ class _Parked(NamedTuple):
     deadline_ms: float
 
 
+@dataclass(eq=False)
 class Rebalancer:
     """On the loop."""
 
-    def __init__(
-        self, feed: GroupFeed, members: GroupMembers, commits: OffsetCommits, proposals: Proposals
-    ) -> None:
-        self._feed = feed
-        self._members = members
-        self._commits = commits
-        self._proposals = proposals
-        self._is_master = False
-        self._now_ms = 0.0
-        self._parked: list[_Parked] = []
-        self._assigning: set[str] = set()
-        self._settled: dict[str, int] = {}
-        """Groups whose assignment was looked at, in which generation: for the topics and changes of
-        members of `_settled_at`."""
-        self._settled_at: tuple[Mapping[str, Topic] | None, int] = (None, -1)
-        self._settled_state: GroupState | None = None
-        self._asked_for: dict[str, dict[str, tuple[QueueRow, ...]]] = {}
-        """By group and orderly member: queues that are to go to others, once they are given up."""
+    _feed: GroupFeed
+    _members: GroupMembers
+    _commits: OffsetCommits
+    _proposals: Proposals
+    _is_master: bool = False
+    _now_ms: float = 0.0
+    _parked: list[_Parked] = field(default_factory=list)
+    _assigning: set[str] = field(default_factory=set)
+    _settled: dict[str, int] = field(default_factory=dict)
+    """Groups whose assignment was looked at, in which generation: for the topics and changes of members
+    of `_settled_at`."""
+    _settled_at: tuple[Mapping[str, Topic] | None, int] = (None, -1)
+    _settled_state: GroupState | None = None
+    _asked_for: dict[str, dict[str, tuple[QueueRow, ...]]] = field(default_factory=dict)
+    """By group and orderly member: queues that are to go to others, once they are given up."""
 
     def begin(self, now_ms: float) -> None:
         """This member is master."""
@@ -537,39 +518,27 @@ class Rebalancer:
         return group.generation
 
     def _answer_parked(self) -> None:
-        groups, waiting = self._feed.state.groups, []
+        waiting = []
         for each in self._parked:
-            group = groups.get(each.request.group)
-            own = [m for m in group.members if m.member == each.request.member] if group else []
-            is_new = bool(own) and group is not None and group.generation != each.request.generation
+            request, group = each.request, self._feed.state.groups.get(each.request.group, _NO_GROUP)
+            own = [m.queues for m in group.members if m.member == request.member]
+            is_new = group.generation != request.generation
             asked_for: tuple[QueueRow, ...] = ()
-            if each.request.is_orderly:
-                asked_for = self._asked_for.get(each.request.group, {}).get(each.request.member, ())
-                is_new |= bool(own) and set(asked_for) != set(each.request.asked_for)
-            if not is_new and self._now_ms < each.deadline_ms:
+            if request.is_orderly:
+                asked_for = self._asked_for.get(request.group, {}).get(request.member, ())
+                is_new |= set(asked_for) != set(request.asked_for)
+            if not (own and is_new) and self._now_ms < each.deadline_ms:
                 waiting.append(each)
                 continue
-            queues = [
-                (topic, queue_id, group.offsets.get((topic, queue_id), -1))
-                for member in own
-                for topic, queue_id in member.queues
-                if group is not None
-            ]
-            resets = [
-                (topic, queue_id)
-                for topic, queue_id, _ in queues
-                if group is not None
-                and group.resets.get((topic, queue_id), -1) > each.request.generation
-            ]
-            generation = group.generation if own and group is not None else -1
+            queues = own[0] if own else ()
             each.session.answer(
                 AssignmentResponse(
-                    request_id=each.request.request_id,
-                    generation=generation,
-                    queues=queues,
-                    resets=tuple(resets),
+                    request_id=request.request_id,
+                    generation=group.generation if own else -1,
+                    queues=[(*queue, group.offsets.get(queue, -1)) for queue in queues],
+                    resets=tuple(q for q in queues if group.resets.get(q, -1) > request.generation),
                     asked_for=asked_for,
-                    session_ms=int(self._members.timeout_ms) if generation != -1 else 0,
+                    session_ms=int(self._members.timeout_ms) if own else 0,
                 )
             )
         self._parked = waiting
@@ -577,11 +546,10 @@ class Rebalancer:
     # ---------------------------------------------------------------- queues
 
     def _settle(self) -> None:
-        state = self._feed.state
-        now = (state.topics, self._members.changes)
-        if self._settled_at[0] is not now[0] or self._settled_at[1] != now[1]:
+        state, changes = self._feed.state, self._members.changes
+        if self._settled_at[0] is not state.topics or self._settled_at[1] != changes:
             self._settled.clear()
-            self._settled_at = now
+            self._settled_at = state.topics, changes
         if self._settled_state is state and self._settled:
             return
         self._settled_state = state

@@ -13,8 +13,8 @@ import numpy as np
 
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import BLANK_BYTES, LEAST_RECORD_BYTES, blank_record
-from quorumlog.broker.offline.old_log import OldLog, taken_over
-from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
+from quorumlog.broker.offline.old_log import OldLog, TakenOver, taken_over
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.dispatch import MESSAGES, read_head
 from quorumlog.broker.store.java_store import CONFIG_FOLDER_NAME
 from quorumlog.broker.store.log_files import is_file_name
@@ -37,13 +37,6 @@ from quorumlog.store.snapshots import SnapshotDamaged, SnapshotFiles, SnapshotsU
 from quorumlog.store.state_files import read_file, replace_file
 
 _PIECE_BYTES = 4 << 20
-
-
-class LedgerRecords(NamedTuple):
-    records: RecordBatch
-    positions: Int64Array
-    """Of each record in the log."""
-    next_index: int
 
 
 def ledger_folder(path: str, disk: Disk | None = None) -> str | None:
@@ -106,7 +99,7 @@ class OfflineLedger:
         """Of the last entry, committed or not."""
         return self._reader.ledger_end_index
 
-    def batches(self, first_index: int = -1, stop_index: int = -1) -> Iterator[LedgerRecords]:
+    def batches(self, first_index: int = -1, stop_index: int = -1) -> Iterator[RecordBatch]:
         """Committed messages in their order. Raises DirectoryDamaged."""
         first_index = self.first_index if first_index < 0 else first_index
         stop_index = self.stop_index if stop_index < 0 else min(stop_index, self.stop_index)
@@ -116,18 +109,14 @@ class OfflineLedger:
                 (headers["magic"] == EntryKind.NORMAL)
                 & (batch.sizes >= HEADER_BYTES + LEAST_RECORD_BYTES)
             )
+            if not len(rows):
+                continue
+            positions = headers["pos"][rows].astype(np.int64) + HEADER_BYTES
             records = RecordBatch(
                 batch.buffer, batch.starts[rows] + HEADER_BYTES, batch.sizes[rows] - HEADER_BYTES
             )
-            if not len(rows):
-                continue
-            good = records.columns.good & (
-                records.columns.physical_offsets == headers["pos"][rows].astype(np.int64) + HEADER_BYTES
-            )
-            if not good.all():
-                rows, records = rows[good], records.select(np.flatnonzero(good))
-            positions = headers["pos"][rows].astype(np.int64) + HEADER_BYTES
-            yield LedgerRecords(records, positions, batch.last_index + 1)
+            good = records.columns.good & (records.columns.physical_offsets == positions)
+            yield records if good.all() else records.select(np.flatnonzero(good))
 
     def queue_ends(self) -> dict[QueueKey, int]:
         """Number of the next message of each queue, at the newest good snapshot of the queues, the only
@@ -152,11 +141,11 @@ class OfflineLedger:
         """Its messages, queue by queue."""
         queues: dict[QueueKey, tuple[int, int]] = {}
         messages = size_bytes = 0
-        for found in self.batches():
-            messages += len(found.records)
-            size_bytes += found.records.total_bytes
-            offsets = found.records.columns.queue_offsets
-            for key, rows in found.records.queues:
+        for records in self.batches():
+            messages += len(records)
+            size_bytes += records.total_bytes
+            offsets = records.columns.queue_offsets
+            for key, rows in records.queues:
                 first, _ = queues.get(key, (int(offsets[rows[0]]), 0))
                 queues[key] = first, int(offsets[rows[-1]]) + 1
         return {
@@ -189,19 +178,16 @@ class Converted(NamedTuple):
     """Entries at the end that are not known to be committed."""
 
 
-def convert_to_classic(
-    source: str, target: str, config: MessageStoreConfig | None = None, disk: Disk | None = None
-) -> Converted:
+def convert_to_classic(source: str, target: str, config: MessageStoreConfig | None = None) -> Converted:
     """Raises ConfigError if `target` holds a store already or `source` no log of messages,
     DirectoryDamaged, DiskFull, StoreFailure; an incomplete target is no store, and may be deleted."""
-    disk = OsDisk() if disk is None else disk
-    config = config or MessageStoreConfig()
+    disk, config = OsDisk(), config or MessageStoreConfig()
     if disk.exists(target) and disk.list(target):
         raise ConfigError(f"{target} is not empty: name a directory for the new store")
     with OfflineLedger(source, disk) as ledger:
         batches = ledger.batches()
-        first = next(batches, None)
-        if first is None and taken_over(disk, ledger.folder) is None:
+        first, old = next(batches, None), taken_over(disk, ledger.folder)
+        if first is None and old is None:
             committed = max(ledger.stop_index - ledger.first_index, 0)
             raise ConfigError(
                 f"{source} holds no messages: none of its {committed} committed entries is one; name the"
@@ -214,18 +200,21 @@ def convert_to_classic(
             disk.make_directory(unfinished)
             files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
             messages = size_bytes = position = 0
-            for old in _of_old_log(disk, ledger.folder):
-                position = _write(files, old.joined(), position, config)
-                messages += len(old)
-                size_bytes += old.total_bytes
-            for found in chain([] if first is None else [first], batches):
-                position = _write(files, found.records.joined(), position, config)
-                messages += len(found.records)
-                size_bytes += found.records.total_bytes
+            found = [] if first is None else [first]
+            for records in chain(_of_old_log(disk, ledger.folder, old), found, batches):
+                position = _write(files, records.joined(), position, config)
+                messages += len(records)
+                size_bytes += records.total_bytes
             for file in files.files:
                 file.sync()
             files.close()
-            _note_queues(disk, target, _queue_ends(disk, ledger))
+            # Queues that have no message any more go on with their next number all the same; of the
+            # others the log says it.
+            gone = [] if old is None else old.queues
+            ends = {QueueKey(topic, queue_id): end for topic, queue_id, end in gone}
+            ends |= ledger.queue_ends()
+            rows = [QueueEnd(*key, end, end) for key, end in sorted(ends.items())]
+            QueueEnds(disk, target).save(rows)
             _copy_config(disk, source, target)
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
@@ -236,21 +225,6 @@ def convert_to_classic(
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()
     return Converted(messages, size_bytes, position, left_out)
-
-
-def _queue_ends(disk: Disk, ledger: OfflineLedger) -> dict[QueueKey, int]:
-    record = taken_over(disk, ledger.folder)
-    old = [] if record is None else record.queues
-    ends = {QueueKey(topic, queue_id): end for topic, queue_id, end in old}
-    return ends | ledger.queue_ends()
-
-
-def _note_queues(disk: Disk, target: str, ends: dict[QueueKey, int]) -> None:
-    """Those that have no message any more go on with their next number all the same; of the others the
-    log says it. Raises StoreFailure."""
-    QueueEnds(disk, target).save(
-        [QueueEnd(key.topic, key.queue_id, end, end) for key, end in sorted(ends.items())]
-    )
 
 
 def _refuse_earlier_log(disk: Disk, source: str) -> None:
@@ -277,13 +251,11 @@ def _copy_config(disk: Disk, source: str, target: str) -> None:
         replace_file(disk, f"{target}/{CONFIG_FOLDER_NAME}/{name}", data, synced=True)
 
 
-def _of_old_log(disk: Disk, folder: str) -> Iterator[RecordBatch]:
+def _of_old_log(disk: Disk, folder: str, record: TakenOver | None) -> Iterator[RecordBatch]:
     """What was taken over, below the first entry. Raises DirectoryDamaged, StoreFailure."""
-    record = taken_over(disk, folder)
-    if record is None:
-        return
-    with closing(OldLog(disk, folder, record)) as old:
-        yield from (found.records for found in old.records() if len(found.records))
+    if record is not None:
+        with closing(OldLog(disk, folder, record)) as old:
+            yield from (found.records for found in old.records() if len(found.records))
 
 
 def _write(files: SegmentList, records: RecordBatch, position: int, config: MessageStoreConfig) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Self
 
 import numpy as np
@@ -64,28 +65,25 @@ class OfflineStore:
                 raise ConfigError(f"{root} is in use by a running broker: stop it first")
             refuse_other_queues(disk, root)
             self._held = self._flushed()
-            known = None if self._held is None else self._held[1:]
-            """Bytes of a file of the log, and of a queue; None: they are to be found out."""
-            self.file_bytes = (
-                known[0] if known else _size_in(disk, f"{root}/{COMMIT_LOG_NAME}") or 1 << 30
-            )
+            is_known = self._held is not None
+            if self._held is not None:
+                _, self.file_bytes, self.queue_bytes = self._held
+            else:
+                self.file_bytes = _size_in(disk, f"{root}/{COMMIT_LOG_NAME}") or 1 << 30
+                sizes = [
+                    _size_in(disk, f"{root}/{QUEUES_NAME}/{topic}/{queue}")
+                    for topic in disk.list(f"{root}/{QUEUES_NAME}")
+                    for queue in disk.list(f"{root}/{QUEUES_NAME}/{topic}")
+                ]
+                self.queue_bytes = max(sizes, default=0) // 20 * 20 or 6_000_000
             self.files = open_file_list(
                 disk,
                 f"{root}/{COMMIT_LOG_NAME}",
                 self.file_bytes,
                 option="mapped_file_size_commit_log",
                 writable=False,
-                sizes_are_known=bool(known),
+                sizes_are_known=is_known,
             )
-            queue_file_bytes = max(
-                [
-                    _size_in(disk, f"{root}/{QUEUES_NAME}/{topic}/{queue}")
-                    for topic in disk.list(f"{root}/{QUEUES_NAME}")
-                    for queue in disk.list(f"{root}/{QUEUES_NAME}/{topic}")
-                ],
-                default=0,
-            )
-            self.queue_bytes = known[1] if known else queue_file_bytes // 20 * 20 or 6_000_000
             config = MessageStoreConfig(mapped_file_size_consume_queue=self.queue_bytes)
             self.queues = ConsumeQueues(
                 disk,
@@ -94,7 +92,7 @@ class OfflineStore:
                 None,
                 log_begin=self.files.first_position,
                 writable=False,
-                sizes_are_known=bool(known),
+                sizes_are_known=is_known,
             )
         except PermissionError as error:
             raise ConfigError(not_allowed(root, error)) from None
@@ -186,11 +184,13 @@ class OfflineStore:
         path = f"{self.root}/checkpoint"
         if not self._disk.exists(path):
             return {}
-        file = self._disk.open(path, writable=False)
-        data = file.pread(40, 0)
-        file.close()
+        data = self._head_of(path)
         values = np.frombuffer(data[: len(data) // 8 * 8], ">i8").tolist()
         return dict(zip(CHECKPOINT_FIELDS, values, strict=False))
+
+    def _head_of(self, path: str) -> bytes:
+        with closing(self._disk.open(path, writable=False)) as file:
+            return file.pread(40, 0)
 
     def _unconfirmed(self) -> int:
         """From where on a message may be in no queue."""
@@ -201,9 +201,7 @@ class OfflineStore:
     def _index_files(self) -> list[dict[str, Any]]:
         rows = []
         for name in self._disk.list(f"{self.root}/{INDEX_FOLDER_NAME}"):
-            file = self._disk.open(f"{self.root}/{INDEX_FOLDER_NAME}/{name}", writable=False)
-            header = file.pread(40, 0)
-            file.close()
+            header = self._head_of(f"{self.root}/{INDEX_FOLDER_NAME}/{name}")
             if len(header) == 40:
                 keys = max(int.from_bytes(header[36:], "big") - 1, 0)
                 rows.append({"name": name, "keys": keys})
@@ -224,7 +222,7 @@ class OfflineStore:
             records = found.records
             messages += len(records)
             size_bytes += records.total_bytes
-            shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
+            shown = records.shown
             for key, rows in shown.queues:
                 seen[key] = int(shown.columns.queue_offsets[rows[-1]]) + 1
             problems += [
@@ -246,11 +244,10 @@ class OfflineStore:
         if end.problem or (flushed is not None and end.position < flushed):
             known = "" if flushed is None else f"; the log was on disk up to {flushed}"
             problems.insert(0, f"the record at {end.position} {end.problem or 'is missing'}{known}")
-        units_in_all = sum(queue.max_offset - queue.min_offset for queue in self.queues.all)
         return {
             "messages": messages,
             "bytes": size_bytes,
-            "queue_units": units_in_all,
+            "queue_units": sum(queue.max_offset - queue.min_offset for queue in self.queues.all),
             "keys": sum(row["keys"] for row in self._index_files()),
             "end": end.position,
             "problems": problems,

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 from isal.isal_zlib import crc32
+from msgspec.structs import replace
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.blocking import BrokerClient
@@ -137,9 +138,7 @@ class OldMessages:
         if not len(records):
             return
         self.last_time_ms = max(self.last_time_ms, int(records.columns.store_times_ms.max()))
-        shown = records
-        if not records.in_queue.all():
-            shown = records.select(np.flatnonzero(records.in_queue))
+        shown = records.shown
         for key, rows in shown.queues:
             self.ends[key] = int(shown.columns.queue_offsets[rows].max()) + 1
             if key.topic in _COUNTED:
@@ -160,10 +159,6 @@ class OldMessages:
             else:
                 key = message.properties.get("UNIQ_KEY", str(message.queue_offset))
                 self._timers[key] = int(due)
-
-    @property
-    def topics(self) -> set[str]:
-        return {key.topic for key in self.ends}
 
     def queues_of(self, topic: str) -> int:
         keys = [*self.ends, *self.expired]
@@ -212,12 +207,14 @@ def old_state(
             left_topics += [name] if held.queues_of(name) else []
             continue
         topics[name] = OldTopic(name, queues, topic.perm & (READ | WRITE))
-    offsets = config.offsets or {}
-    names = {key.rpartition("@")[2] for key in offsets}
-    names |= {name.removeprefix(RETRY_PREFIX) for name in configured if name.startswith(RETRY_PREFIX)}
+    offsets: dict[str, dict[str, dict[int, int]]] = {}
+    for key, of_queues in sorted((config.offsets or {}).items()):
+        topic_name, _, group = key.rpartition("@")
+        offsets.setdefault(group, {})[topic_name] = of_queues
+    names = {name.removeprefix(RETRY_PREFIX) for name in configured if name.startswith(RETRY_PREFIX)}
     groups = []
     left_groups = []
-    for name in sorted(names.union(config.groups or [])):
+    for name in sorted(names.union(offsets, config.groups or [])):
         if name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES):
             continue
         try:
@@ -228,15 +225,15 @@ def old_state(
         for own in (retry_topic(name), dlq_topic(name)):
             queues = max(configured.get(own, JavaTopic()).read_queue_nums, held.queues_of(own), 1)
             topics[own] = OldTopic(own, min(queues, MOST_QUEUES), READ | WRITE)
-        groups.append((name, [key for key in offsets if key.rpartition("@")[2] == name]))
+        groups.append(name)
     state = OldState(
         [topics[name] for name in sorted(topics)],
-        [OldGroup(name, list(_rows(keys, offsets, topics, held))) for name, keys in groups],
+        [OldGroup(name, list(_rows(offsets.get(name, {}), topics, held))) for name in groups],
         {level: at for level, at in sorted((config.delayed or {}).items()) if 1 <= level <= LEVELS},
     )
     delays = {key.queue_id + 1: end for key, end in held.ends.items() if key.topic == SCHEDULE_TOPIC}
     waiting = sum(max(end - state.delayed.get(level, 0), 0) for level, end in delays.items())
-    checked = offsets.get(f"{HALF_TOPIC}@{_TRANSACTION_GROUP}", {})
+    checked = offsets.get(_TRANSACTION_GROUP, {}).get(HALF_TOPIC, {})
     report = OldReport(
         topics=sum(not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) for name in topics),
         groups=len(groups),
@@ -253,10 +250,10 @@ def old_state(
 
 
 def _check_config(root: str, config: JavaConfig, held: OldMessages) -> None:
-    lacking = []
-    if config.delayed is None and SCHEDULE_TOPIC in held.topics:
+    lacking, topics = [], {key.topic for key in held.ends}
+    if config.delayed is None and SCHEDULE_TOPIC in topics:
         lacking.append("delayOffset.json")
-    if config.offsets is None and any(topic.startswith(RETRY_PREFIX) for topic in held.topics):
+    if config.offsets is None and any(topic.startswith(RETRY_PREFIX) for topic in topics):
         lacking.append("consumerOffset.json")
     if lacking:
         raise ConfigError(
@@ -268,28 +265,21 @@ def _check_config(root: str, config: JavaConfig, held: OldMessages) -> None:
 
 
 def _is_system(name: str, topic: JavaTopic, held: OldMessages) -> bool:
+    is_named = name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
     is_pattern = bool(topic.perm & _INHERIT) and not held.queues_of(name)
-    return is_pattern or name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or (
-        name.endswith(_REPLY_SUFFIX)
-    )  # fmt: skip
+    return is_named or is_pattern or name.endswith(_REPLY_SUFFIX)
 
 
 def _rows(
-    keys: Iterable[str],
-    offsets: dict[str, dict[int, int]],
-    topics: dict[str, OldTopic],
-    held: OldMessages,
+    offsets: dict[str, dict[int, int]], topics: dict[str, OldTopic], held: OldMessages
 ) -> Iterable[tuple[str, int, int]]:
     """A group that is ahead of what this copy of the log holds begins at its end."""
-    for key in sorted(keys):
-        topic = topics.get(key.rpartition("@")[0])
-        for queue, offset in sorted(offsets[key].items()):
+    for name, of_queues in offsets.items():
+        topic = topics.get(name)
+        for queue, offset in sorted(of_queues.items()):
             if topic is not None and 0 <= queue < topic.queues and offset >= 0:
                 yield topic.name, queue, min(offset, held.end_of(QueueKey(topic.name, queue)))
 
-
-# ----------------------------------------------------------------
-# Members of a group that takes a classic store over.
 
 # ---------------------------------------------------------------- Takeover
 # A member's directory made of a stopped classic store. The old commit log stays as it is below the
@@ -315,19 +305,17 @@ def take_over(
     *,
     group: str = "default",
     without_config: bool = False,
-    disk: Disk | None = None,
 ) -> Takeover:
     """`store` is read, and left as it is. `without_config`: see `old_state`. Raises ConfigError where it
     runs, is damaged or was not stopped, or where `data_dir` is not empty; DiskFull, StoreFailure.
 
     After taking over a store with users, every request is refused until an administrator is named."""
-    disk = OsDisk() if disk is None else disk
+    disk = OsDisk()
     if member_id not in [each.member_id for each in members]:
         raise ConfigError(f"--id {member_id} is not in --members")
     with OfflineStore(store, disk) as old:
         has_users = disk.exists(f"{store}/{USERS_NAME}")
         record, report, end_position = _survey(old, store, disk, without_config=without_config)
-        index_bytes = StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes
         names = ",".join(sorted(f"{m.member_id}={m.host}:{m.port}" for m in members))
         # A copy without the file would make a log without users: of another cluster.
         seed = f"{record.digest} {group} {names}{' users' if has_users else ''}"
@@ -335,17 +323,10 @@ def take_over(
             Replica(m.member_id, _id_of(seed, m.member_id))
             for m in sorted(members, key=lambda member: member.member_id)
         )
-        (own,) = [each for each in replicas if each.member_id == member_id]
-        formation = Formation(replicas, replicas, _id_of(seed, "cluster"), level=LEVEL)
-        member = MemberRecord(
-            group=group,
-            member_id=member_id,
-            directory_id=own.directory_id,
-            segment_bytes=record.file_bytes,
-            index_segment_bytes=index_bytes,
-            formation=formation,
+        member = replace(
+            _member_of(record, group, member_id, _id_of(seed, member_id)),
+            formation=Formation(replicas, replicas, _id_of(seed, "cluster"), level=LEVEL),
             version=version_of(LEVEL, has_start=True) if has_users else VERSION_WITH_START,
-            kind=DirectoryKind.LOG_BROKER.stored,
             users=has_users,
         )
         with RestoredDirectory(disk, data_dir, member) as target:
@@ -373,6 +354,18 @@ def take_over(
 
 def _id_of(seed: str, name: str) -> str:
     return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()[:_ID_DIGITS]
+
+
+def _member_of(record: TakenOver, group: str, member_id: str, directory_id: str) -> MemberRecord:
+    return MemberRecord(
+        group=group,
+        member_id=member_id,
+        directory_id=directory_id,
+        segment_bytes=record.file_bytes,
+        index_segment_bytes=StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes,
+        version=VERSION_WITH_START,
+        kind=DirectoryKind.LOG_BROKER.stored,
+    )
 
 
 def _survey(
@@ -440,16 +433,13 @@ def copy_old_log(
             disk.unlink(f"{folder}/{name}")  # of an earlier attempt: what is not written here is a hole
         for each in record.files:
             digest = hashlib.sha256()
-            file = disk.open(f"{folder}/{segment_name(each.position)}", create=True)
-            try:
+            with closing(disk.open(f"{folder}/{segment_name(each.position)}", create=True)) as file:
                 file.set_size(record.file_bytes)
                 for number, data in enumerate(blocks_of(each)):
                     digest.update(data)
                     if data.strip(b"\0"):
                         file.pwritev([data], number * BLOCK_BYTES)
                 file.sync()
-            finally:
-                file.close()
             if digest.hexdigest() != each.sha256:
                 raise StoreFailure(
                     f"the file at {each.position} of the old commit log does not match its digest:"
@@ -472,18 +462,12 @@ def copy_old_log(
 
 
 def make_later_member(
-    broker: BrokerClient,
-    data_dir: str,
-    member_id: str,
-    *,
-    group: str = "default",
-    disk: Disk | None = None,
+    broker: BrokerClient, data_dir: str, member_id: str, *, group: str = "default"
 ) -> TakenOver:
     """`broker`: of any member that runs. Raises ConfigError if its group has taken no store over or
     `data_dir` is not empty; the broker's refusal; StoreFailure, DiskFull. The next call clears an
     incomplete directory."""
-    disk = OsDisk() if disk is None else disk
-    data = broker.old_log().record
+    disk, data = OsDisk(), broker.old_log().record
     if not data:
         raise ConfigError(
             f"the group of {broker.server} has taken no store over: a new member starts on an empty"
@@ -495,15 +479,7 @@ def make_later_member(
         raise ProtocolViolation(
             f"{broker.server} returns no record of an old commit log: {error}"
         ) from None
-    member = MemberRecord(
-        group=group,
-        member_id=member_id,
-        directory_id=draw_directory_id(),
-        segment_bytes=record.file_bytes,
-        index_segment_bytes=StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes,
-        version=VERSION_WITH_START,
-        kind=DirectoryKind.LOG_BROKER.stored,
-    )
+    member = _member_of(record, group, member_id, draw_directory_id())
 
     def blocks_of(file: FileDigest) -> Iterator[bytes]:
         stop = file.position + record.file_bytes

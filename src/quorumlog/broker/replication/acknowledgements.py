@@ -7,13 +7,14 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from quorumlog.broker.epochs import CopyList, held_offset
 from quorumlog.broker.message import PutStatus
-from quorumlog.broker.store.flush import FlushDone, GroupCommitRequest
+from quorumlog.broker.store.flush import FlushDone
 
 # ----------------------------------------------------------------
 # Who counts where somebody outside says it (`failover`), and what is known of a slave.
@@ -66,9 +67,9 @@ class SlaveState:
 #
 # Three rules, of which one holds while a run lasts:
 #
-# - *by a register*: every member of `in_sync_set` must have it. Somebody outside decides who is a
-# member. - *by hand*: the rule of epochs: enough of each list in force, with the begin of the run. -
-# *without epochs* (RocketMQ's dialect): any `in_sync_replicas` that have ever come.
+# - by a register: every member of `in_sync_set` must have it; somebody outside decides who is one
+# - by hand: the rule of epochs: enough of each list in force, with the begin of the run
+# - without epochs (RocketMQ's dialect): any `in_sync_replicas` that have ever come
 #
 # A slave is a directory (`directory_id`): one that was wiped has acknowledged nothing.
 
@@ -117,25 +118,21 @@ class Acknowledgements:
         mark.is_connected = True
         return mark
 
-    def report(self, mark: SlaveProgress, written: int, flushed: int, acknowledged: int) -> bool:
-        """True: more is confirmed than before."""
+    def report(self, mark: SlaveProgress, written: int, flushed: int, acknowledged: int) -> None:
         mark.written_offset = max(mark.written_offset, written)
         mark.flushed_offset = max(mark.flushed_offset, flushed)
         mark.acknowledged_offset = max(mark.acknowledged_offset, acknowledged)
-        return self.advance()
+        self.advance()
 
-    def advance(self) -> bool:
+    def advance(self) -> None:
         held = self._held()
-        if self.lists and held >= self.begun_at and not self.is_run_confirmed:
+        if self.lists and not self.is_run_confirmed:
+            if held < self.begun_at:
+                return
             self.is_run_confirmed = True
             self.lists = (replace(self.lists[-1], needs_all=False),)
             held = self._held()
-        if self.lists and not self.is_run_confirmed:
-            return False
-        if held <= self.confirmed_offset:
-            return False
-        self.confirmed_offset = held
-        return True
+        self.confirmed_offset = max(self.confirmed_offset, held)
 
     def _held(self) -> int:
         """Up to where as many have it as the rule asks for; -1: too few have ever come."""
@@ -177,26 +174,22 @@ class Acknowledgements:
     def missing(self, there: set[str]) -> str:
         """Why a message is refused before it is written; empty: it is taken. `there`: directories that
         are in sync, the own one among them."""
+        needed = self.in_sync_replicas
         if self.in_sync_set is not None:
             ids = self._in_sync_ids()
-            if len(ids) < self.in_sync_replicas:
-                members = ", ".join(sorted(ids))
-                return (
-                    f"{len(ids)} replicas are in sync ({members}), the master included, of"
-                    f" {self.in_sync_replicas} (in_sync_replicas)"
-                )
-            return ""
-        if not self.lists:
-            if len(there) >= self.in_sync_replicas:
+            if len(ids) >= needed:
                 return ""
-            return f"{len(there)} replicas are in sync, the master included, of {self.in_sync_replicas}"
+            words = (
+                f"{len(ids)} replicas are in sync ({', '.join(sorted(ids))}), the master included, of"
+            )
+            return f"{words} {needed} (in_sync_replicas)"
+        if not self.lists and len(there) < needed:
+            return f"{len(there)} replicas are in sync, the master included, of {needed}"
         for each in self.lists:
-            count = len(each.directories & there)
-            needed = max(each.needed, each.copies)
+            count, needed = len(each.directories & there), max(each.needed, each.copies)
             if count < needed:
-                return f"{count} replicas are in sync, the master included, of {needed}" + self._why(
-                    each, there
-                )
+                words = f"{count} replicas are in sync, the master included, of {needed}"
+                return words + self._why(each, there)
         return ""
 
     def _why(self, copy_list: CopyList, there: set[str]) -> str:
@@ -222,54 +215,49 @@ class Acknowledgements:
         return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)
 
 
-# ---------------------------------------------------------------- GroupTransferService
-# Who put something waits here until enough slaves have it, or too long.
-
-
 class GroupTransferService:
-    """Any thread. A request that waits delays no other: each is answered by its own offset."""
+    """Whoever put something waits here until enough slaves have it, or too long. Any thread. A request
+    that waits delays no other: each is answered by its own offset."""
 
     def __init__(self, slave_timeout_ms: float, clock: Callable[[], float]) -> None:
         self._timeout_ms = slave_timeout_ms
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, GroupCommitRequest]] = []
-        self._number = 0
+        self._waiting: list[tuple[int, int, float, FlushDone]] = []
+        """A heap of (end, number of the request, deadline, what is told the outcome)."""
+        self._numbers = count()
         self._replicated_offset = 0
         self._is_open = True
 
     def submit(self, next_offset: int, done: FlushDone) -> None:
-        request = GroupCommitRequest(next_offset, self._clock() + self._timeout_ms, done)
+        deadline_ms = self._clock() + self._timeout_ms
         with self._lock:
             is_open, is_there = self._is_open, next_offset <= self._replicated_offset
             if is_open and not is_there:
-                self._number += 1
-                heapq.heappush(self._waiting, (next_offset, self._number, request))
-        if not is_open:
-            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
-        elif is_there:
-            request.complete(PutStatus.PUT_OK)
+                heapq.heappush(self._waiting, (next_offset, next(self._numbers), deadline_ms, done))
+                return
+        done(PutStatus.PUT_OK if is_open else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def notify_transfer_some(self, replicated_offset: int) -> None:
         """Enough slaves have everything below."""
-        done = []
+        there = []
         with self._lock:
             if not self._is_open:
                 return
             self._replicated_offset = max(self._replicated_offset, replicated_offset)
             while self._waiting and self._waiting[0][0] <= self._replicated_offset:
-                done.append(heapq.heappop(self._waiting)[2])
-        for request in done:
-            request.complete(PutStatus.PUT_OK)
+                there.append(heapq.heappop(self._waiting)[-1])
+        for done in there:
+            done(PutStatus.PUT_OK)
 
     def expire(self, now_ms: float) -> None:
         with self._lock:
-            late = [each for each in self._waiting if each[2].deadline_ms <= now_ms]
+            late = [each for each in self._waiting if each[2] <= now_ms]
             if late:
-                self._waiting = [each for each in self._waiting if each[2].deadline_ms > now_ms]
+                self._waiting = [each for each in self._waiting if each[2] > now_ms]
                 heapq.heapify(self._waiting)
-        for _, _, request in late:
-            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        for *_, done in late:
+            done(PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def open(self, replicated_offset: int) -> None:
         """A master leads from here on."""
@@ -282,5 +270,5 @@ class GroupTransferService:
         with self._lock:
             self._is_open = False
             waiting, self._waiting = self._waiting, []
-        for _, _, request in waiting:
-            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        for *_, done in waiting:
+            done(PutStatus.FLUSH_SLAVE_TIMEOUT)

@@ -11,19 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from quorumlog.broker.replication.links import (
-    LinkToMaster,
-    LinkToSlave,
-    LinkWork,
-    MasterLink,
-    OldMasterLink,
-    SlaveLink,
-)
-from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver, WrittenEnd
+from quorumlog.broker.replication.links import LinkWork, MasterLink, OldMasterLink, SlaveLink
+from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver
 from quorumlog.broker.replication.rocketmq_links import RocketmqMasterLink, RocketmqSlaveLink
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.config import parse_address
-from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.errors import ConfigError, LedgerError, StoreFailure
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
@@ -31,9 +24,8 @@ from quorumlog.net.tls import Tls, principal_of, refusal_of, words_of
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import StrayLog
 
-# ---------------------------------------------------------------- HAConnection
-# One slave, on its master. What it lacks is read and sent as fast as it takes it; it waits for no other
-# slave, and no other for it.
+AnyMasterLink = MasterLink | RocketmqMasterLink
+AnySlaveLink = SlaveLink | RocketmqSlaveLink
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -59,28 +51,66 @@ class AnyBytes:
         return [Frame("", cast(Any, bytes(self._buffer[:count])), None)]
 
 
-class WriteSocketService:
-    """Sends the log to a slave."""
+class HAConnection:
+    """One slave, on its master. What it lacks is read and sent as fast as it takes it; it waits for no
+    other slave, and no other for it. A `Session`. On the loop's thread."""
 
-    def __init__(self, connection: HAConnection, disk: DiskThread) -> None:
+    def __init__(self, service: HAService, connection: Connection, link: AnyMasterLink) -> None:
+        self._service = service
+        self._replica = service.replica
         self._connection = connection
-        self._disk = disk
+        self.link = link
         self._is_reading = False
 
-    def push(self) -> None:
-        connection = self._connection
-        link, log_ = connection.link, connection.replica.store.commit_log
+    def frame(self, frame: Frame) -> None:
+        self.link.feed(cast(Any, frame.message), self._replica.store.clock())
+        if self.link.is_greeted:
+            self._service.listener.greeted(self._connection)
+        self.settle()
+
+    def writable(self) -> None:
+        self.settle()
+
+    def lost(self) -> None:
+        self.link.close("the slave closed the connection")
+        if self.link.mark is not None:
+            log.info("slave %s is gone: %s", self.link.mark.id, self.link.closed)
+            self._replica.slave_lost(self.link.mark, self.link)
+        self._service.connections.pop(self, None)
+
+    def settle(self) -> None:
+        """Everything that can be sent is."""
+        if self._connection.closed:
+            return
+        self._flush()
+        self._push()
+        self._flush()
+        if self.link.closed:
+            if self.link.mark is None:
+                self._service.strays.closing("a slave", self.link.closed)
+            self._connection.close()
+
+    def _flush(self) -> None:
+        out, self.link.out = self.link.out, []
+        if out:
+            self._connection.write(out)
+
+    def _push(self) -> None:
+        """RocketMQ's WriteSocketService: what the slave lacks of the log."""
+        link, log_ = self.link, self._replica.store.commit_log
         chunks = 0
-        while not (connection.is_full or self._is_reading or link.closed) and link.next_offset >= 0:
+        while (
+            not (self._connection.is_full or self._is_reading or link.closed) and link.next_offset >= 0
+        ):
             offset, end = link.next_offset, log_.max_offset
             size = min(link.most_chunk_bytes, end - offset, log_.files.stop_of(offset) - offset)
             if size <= 0 or not link.is_of_newest_run:
                 return
             if end - offset > HOT_BYTES:
                 self._is_reading = True
-                self._disk.submit(partial(log_.read_bytes, offset, size), self._read)
+                self._service.reads.submit(partial(log_.read_bytes, offset, size), self._read)
             elif chunks >= _CHUNKS_AT_ONCE:
-                connection.again()
+                self._service.loop.call_soon(self.settle)
                 return
             else:
                 chunks += 1
@@ -92,103 +122,17 @@ class WriteSocketService:
     def _read(self, outcome: Any) -> None:
         self._is_reading = False
         if not isinstance(outcome, bytes):
-            self._connection.link.close(f"the log cannot be read: {outcome}")
-        elif not self._connection.link.closed:
+            self.link.close(f"the log cannot be read: {outcome}")
+        elif not self.link.closed:
             self._send(outcome)
-        self._connection.settle()
+        self.settle()
 
     def _send(self, body: bytes) -> None:
-        connection = self._connection
         if not body:
-            connection.link.close("retention has deleted messages that the slave lacks")
+            self.link.close("retention has deleted messages that the slave lacks")
             return
-        connection.link.spoke(connection.replica.store.clock())
-        connection.write(connection.link.data(body))
-
-
-class HAConnection:
-    """A `Session`. On the loop's thread."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        replica: BrokerReplica,
-        link: LinkToSlave,
-        disk: DiskThread,
-        again: Callable[[Callable[[], None]], object],
-        greeted: Callable[[Connection], None],
-        lost: Callable[[HAConnection], None],
-        strays: StrayLog,
-    ) -> None:
-        """`again`: calls something in the next turn."""
-        self._connection = connection
-        self.replica = replica
-        self.link = link
-        self._again = again
-        self._greeted = greeted
-        self._lost = lost
-        self._strays = strays
-        self.write_socket_service = WriteSocketService(self, disk)
-
-    def frame(self, frame: Frame) -> None:
-        self.link.feed(cast(Any, frame.message), self.replica.store.clock())
-        if self.link.is_greeted:
-            self._greeted(self._connection)
-        self.settle()
-
-    def writable(self) -> None:
-        self.settle()
-
-    def lost(self) -> None:
-        self.link.close("the slave closed the connection")
-        if self.link.mark is not None:
-            log.info("slave %s is gone: %s", self.link.mark.id, self.link.closed)
-            self.replica.slave_lost(self.link.mark, self.link)
-        self._lost(self)
-
-    @property
-    def is_full(self) -> bool:
-        return self._connection.is_full
-
-    def again(self) -> None:
-        self._again(self.settle)
-
-    def settle(self) -> None:
-        """Everything that can be sent is."""
-        if self._connection.closed:
-            return
-        self._flush()
-        self.write_socket_service.push()
-        self._flush()
-        if self.link.closed:
-            if self.link.mark is None:
-                self._strays.closing("a slave", self.link.closed)
-            self._connection.close()
-
-    def _flush(self) -> None:
-        out, self.link.out = self.link.out, []
-        if out:
-            self.write(out)
-
-    def write(self, buffers: list[Any]) -> None:
-        self._connection.write(buffers)
-
-    def tick(self, now_ms: float) -> None:
-        self.link.tick(now_ms)
-        self.settle()
-
-    def end(self, reason: str) -> None:
-        """The slave may reconnect at once."""
-        self.link.end(reason)
-        self.settle()
-
-    def close(self, reason: str) -> None:
-        self.link.close(reason)
-        self.settle()
-
-
-# ---------------------------------------------------------------- HAClient
-# A slave connects to its master, reports, reads, appends, and connects again.
+        self.link.spoke(self._replica.store.clock())
+        self._connection.write(self.link.data(body))
 
 
 _MOST_WAITING_BYTES = 32 << 20
@@ -200,7 +144,7 @@ _EAGER_MS, _EAGER_WAIT_MS = 1000.0, 10.0
 
 
 class _MasterSocket(asyncio.BufferedProtocol):
-    def __init__(self, client: HAClient, link: LinkToMaster) -> None:
+    def __init__(self, client: HAClient, link: AnySlaveLink) -> None:
         self.client = client
         self.link = link
         self.transport: asyncio.Transport | None = None
@@ -236,15 +180,11 @@ class _MasterSocket(asyncio.BufferedProtocol):
 
 
 class HAClient:
-    """On the loop's thread but for `wakeup`."""
+    """A slave connects to its master, reports, reads, appends, and connects again. On the loop's
+    thread."""
 
     def __init__(
-        self,
-        replica: BrokerReplica,
-        loop: asyncio.AbstractEventLoop,
-        make_link: Callable[[float], LinkToMaster],
-        failed: Callable[[StoreFailure], None],
-        tls: Tls | None = None,
+        self, replica: BrokerReplica, make_link: Callable[[float], AnySlaveLink], tls: Tls | None = None
     ) -> None:
         self._tls = tls
         self.problem = "not connected yet"
@@ -254,10 +194,7 @@ class HAClient:
         self.master_release = ""
         """Empty: nobody is followed, or the master does not say it."""
         self._replica = replica
-        self._loop = loop
         self._make_link = make_link
-        self._failed = failed
-        self._disk = DiskThread("broker-ha", loop)
         self._socket: _MasterSocket | None = None
         self._busy = False
         self._was_silent = False
@@ -266,6 +203,10 @@ class HAClient:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+
+    def start(self, loop: asyncio.AbstractEventLoop, failed: Callable[[StoreFailure], None]) -> None:
+        self._loop, self._failed = loop, failed
+        self._disk = DiskThread("broker-ha", loop)
 
     def clock(self) -> float:
         return self._replica.store.clock()
@@ -289,14 +230,20 @@ class HAClient:
         self.master_release = ""
         self.problem = "not connected yet"
         self._eager_until_ms = self.clock() + _EAGER_MS
+        self._end("the role has changed")
+        self._connect_later(0)
+
+    def _end(self, reason: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._task is not None:
             self._task.cancel()  # it may dial a machine that is gone, which takes minutes
-        if self._socket is not None:
-            self._drop(self._socket, "the role has changed")
-        self._connect_later(0)
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.link.close(reason)
+            if socket.transport is not None:
+                socket.transport.close()
 
     def _connect_later(self, delay_ms: float) -> None:
         if self._closed or self._timer is not None:
@@ -332,16 +279,9 @@ class HAClient:
             self._socket = None
             self._connect_later(config.ha_reconnect_interval)
 
-    def _made(self, link: LinkToMaster) -> _MasterSocket:
+    def _made(self, link: AnySlaveLink) -> _MasterSocket:
         self._socket = _MasterSocket(self, link)
         return self._socket
-
-    def _drop(self, socket: _MasterSocket, reason: str) -> None:
-        socket.link.close(reason)
-        if self._socket is socket:
-            self._socket = None
-        if socket.transport is not None:
-            socket.transport.close()
 
     def ended(self, socket: _MasterSocket) -> None:
         if self._socket is not socket:
@@ -366,15 +306,11 @@ class HAClient:
 
     # ---------------------------------------------------------------- work
 
-    def wakeup(self) -> None:
-        """More is on this broker's disk. Any thread."""
-        self._loop.call_soon_threadsafe(self._report)
-
-    def _report(self) -> None:
-        socket = self._socket
+    def report(self) -> None:
+        """More is on this broker's disk."""
+        socket, replica = self._socket, self._replica
         if socket is not None and not self._busy and not self.problem:
-            replica = self._replica
-            socket.link.done(replica.max_offset, replica.flushed_offset, self.clock())
+            socket.link.done(*replica.written_end, self.clock())
             self.settle()
 
     def settle(self) -> None:
@@ -400,7 +336,7 @@ class HAClient:
         replica, link = self._replica, socket.link
         self.master_offset = max(work.master_offset, self.master_offset)
 
-        def carry_out() -> WrittenEnd:
+        def carry_out() -> tuple[int, int]:
             if work.follow is not None:
                 return replica.follow(work.follow)
             if work.begin_at >= 0:
@@ -411,16 +347,16 @@ class HAClient:
             self._busy = False
             if isinstance(outcome, StoreFailure):
                 self._failed(outcome)
-                link.close(str(outcome))
-            elif not isinstance(outcome, WrittenEnd):
+            if isinstance(outcome, StoreFailure | LedgerError):
                 link.close(str(outcome))
             elif not link.closed:
-                if work.follow is not None:
+                if work.follow is not None and isinstance(link, SlaveLink):
                     self.master_offset = work.follow.welcome.max_offset
                     self.master_release = work.follow.welcome.release
                     link.follows(work.follow.start_offset)
                 self.problem = ""
-                link.done(*outcome, self.clock())
+                written, flushed = outcome
+                link.done(written, flushed, self.clock())
             if self._socket is socket:
                 self.settle()
 
@@ -436,12 +372,7 @@ class HAClient:
     def close(self) -> None:
         """Stop following; then `join`."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-        if self._socket is not None:
-            self._drop(self._socket, "the broker stops")
+        self._end("the broker stops")
 
     def join(self) -> None:
         """Blocks until received bytes are written. Off the loop."""
@@ -452,10 +383,6 @@ def _words_of(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return words_of(error)
     return getattr(error, "strerror", None) or str(error) or "it does not answer"
-
-
-# ---------------------------------------------------------------- HAService
-# A broker's replication, whichever role it has: it lets slaves in, or follows a master.
 
 
 TICK_S = 0.05
@@ -488,7 +415,8 @@ class Wakeup:
 
 
 class HAService(ReplicaObserver):
-    """On the loop's thread, except calls by a replica."""
+    """A broker's replication, whichever role it has: it lets slaves in, or follows a master. On the
+    loop's thread, except calls by a replica."""
 
     def __init__(
         self, replica: BrokerReplica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None
@@ -501,7 +429,7 @@ class HAService(ReplicaObserver):
         self.dialect = dialect
         self._tls = tls if dialect == QUORUMLOG else None
         self._host, self._port = parse_address(bind or replica.me.ha_address)
-        self._listener = Listener(
+        self.listener = Listener(
             "the broker",
             self._came,
             decoder=AnyBytes,
@@ -509,28 +437,33 @@ class HAService(ReplicaObserver):
             option="--ha-port",
             tls=self._tls,
         )
-        self._connections: dict[HAConnection, None] = {}
+        self.connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._is_noting = False
         self._to_master: SlaveLink | None = None
         """The newest link to a master."""
-        self._strays = StrayLog(log)
-        self.client: HAClient | None = None
+        self.strays = StrayLog(log)
+        self.client = HAClient(replica, self._link_to_master, self._tls)
+        config = replica.store.config
+        self._intervals = {
+            "heartbeat_ms": config.ha_send_heartbeat_interval,
+            "silence_ms": config.ha_housekeeping_interval,
+        }
 
     async def start(self, failed: Callable[[StoreFailure], None], changed: Callable[[], None]) -> None:
         """`changed` is called on the loop: the role, the master or the epoch is another one. Raises
         ConfigError if the port is taken."""
         loop = asyncio.get_running_loop()
-        self._loop, self._failed, self._changed = loop, failed, changed
-        self._reads = DiskThread("broker-ha-reads", loop)
+        self.loop, self._failed, self._changed = loop, failed, changed
+        self.reads = DiskThread("broker-ha-reads", loop)
         self._records = DiskThread("broker-ha-records", loop)
         self._turn, self._thread = LoopTurn.of(loop), threading.get_ident()
         self._grown = Wakeup(loop, self._push)
         self._confirmed = Wakeup(loop, self._confirm_later)
         self._roles = Wakeup(loop, self._role_changed)
-        self.client = HAClient(self.replica, loop, self._link_to_master, failed, self._tls)
+        self.client.start(loop, failed)
         self.replica.observer = self
-        await self._listener.open(self._host, self._port)
+        await self.listener.open(self._host, self._port)
         self._role_changed()
         self._tick()
 
@@ -548,52 +481,31 @@ class HAService(ReplicaObserver):
 
     # ---------------------------------------------------------------- links
 
-    def _intervals(self) -> dict[str, Any]:
-        config = self.replica.store.config
-        return {
-            "heartbeat_ms": config.ha_send_heartbeat_interval,
-            "silence_ms": config.ha_housekeeping_interval,
-        }
-
     def _came(self, connection: Connection) -> None:
-        foreign = partial(self._foreign, connection)
+        def foreign(slave_id: str) -> str:
+            """Why it is not that slave, by its certificate; empty: it is, or there is no TLS."""
+            tls = self._tls
+            return "" if tls is None else refusal_of(connection.certificate, tls.cluster, slave_id)
+
         link = self._link_to_slave(connection.peer_host, self.replica.store.clock(), foreign)
-        session = HAConnection(
-            connection,
-            self.replica,
-            link,
-            self._reads,
-            self._loop.call_soon,
-            self._listener.greeted,
-            self._lost,
-            self._strays,
-        )
-        connection.session = session
+        connection.session = session = HAConnection(self, connection, link)
         connection.is_always_heard = True  # what a slave says is small, and it is silent to who is deaf
-        self._connections[session] = None
+        self.connections[session] = None
 
     def _link_to_slave(
         self, host: str, now_ms: float, foreign: Callable[[str], str] = lambda slave_id: ""
-    ) -> LinkToSlave:
-        link: LinkToSlave
+    ) -> AnyMasterLink:
         replica = self.replica
-        if self.dialect == ROCKETMQ:
-            size = replica.store.config.ha_transfer_batch_size
-            link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals())
-            if not replica.is_leading:
-                link.close("this broker is not the master")
-        else:
+        if self.dialect == QUORUMLOG:
             refusal = "" if replica.is_leading else f"broker {replica.id} is not the master"
-            link = MasterLink(replica, now_ms, **self._intervals(), refusal=refusal, foreign=foreign)
+            return MasterLink(replica, now_ms, **self._intervals, refusal=refusal, foreign=foreign)
+        size = replica.store.config.ha_transfer_batch_size
+        link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals)
+        if not replica.is_leading:
+            link.close("this broker is not the master")
         return link
 
-    def _foreign(self, connection: Connection, slave_id: str) -> str:
-        """Why it is not that slave, by its certificate; empty: it is, or there is no TLS."""
-        return (
-            "" if self._tls is None else refusal_of(connection.certificate, self._tls.cluster, slave_id)
-        )
-
-    def _link_to_master(self, now_ms: float) -> LinkToMaster:
+    def _link_to_master(self, now_ms: float) -> AnySlaveLink:
         own = self.replica.own_log()
         if self.dialect == ROCKETMQ:
             return RocketmqSlaveLink(
@@ -602,56 +514,51 @@ class HAService(ReplicaObserver):
                 now_ms,
                 own_tail=self.replica.store.last_record(),
                 reports_flushed=own.is_sync_flush,
-                **self._intervals(),
+                **self._intervals,
             )
         last = self._to_master
         if isinstance(last, OldMasterLink):
             is_old = last.master is not None
         else:  # who closes without a word to our greeting may be of the release before
             is_old = last is not None and not last.is_heard
-        self._to_master = (OldMasterLink if is_old else SlaveLink)(own, now_ms, **self._intervals())
+        self._to_master = (OldMasterLink if is_old else SlaveLink)(own, now_ms, **self._intervals)
         return self._to_master
-
-    def _lost(self, connection: HAConnection) -> None:
-        self._connections.pop(connection, None)
 
     # ---------------------------------------------------------------- events
 
     def _role_changed(self) -> None:
-        for connection in list(self._connections):
-            connection.end("the role, or the list, has changed")
-        assert self.client is not None
+        self._to_each(lambda link: link.end("the role, or the list, has changed"))
         self.client.restart()
         self._changed()
 
     def _push(self) -> None:
         if self.replica.role is BrokerRole.SLAVE:
-            assert self.client is not None
-            self.client.wakeup()
+            self.client.report()
             return
         self._turn.is_begun = True
         try:
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 connection.settle()
         finally:
             self._turn.flush()
 
     def _confirm_later(self) -> None:
         if self._confirm_timer is None:
-            self._confirm_timer = self._loop.call_later(CONFIRM_INTERVAL_S, self._confirm)
+            self._confirm_timer = self.loop.call_later(CONFIRM_INTERVAL_S, self._confirm)
 
     def _confirm(self) -> None:
         self._confirm_timer = None
-        for connection in list(self._connections):
-            connection.link.confirmed()
+        self._to_each(lambda link: link.confirmed())
+
+    def _to_each(self, act: Callable[[AnyMasterLink], None]) -> None:
+        for connection in list(self.connections):
+            act(connection.link)
             connection.settle()
 
     def _tick(self) -> None:
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
         now_ms = self.replica.store.clock()
-        for connection in list(self._connections):
-            connection.tick(now_ms)
-        assert self.client is not None
+        self._to_each(lambda link: link.tick(now_ms))
         self.client.tick(now_ms)
         self.replica.group_transfer.expire(now_ms)
         if self.replica.outlasts_its_drain:
@@ -685,17 +592,14 @@ class HAService(ReplicaObserver):
 
     def stop(self) -> None:
         """No connection is left; then `join`."""
-        self._listener.close()
+        self.listener.close()
         self._ticker.cancel()
         self.replica.stop_acknowledging()
-        for connection in list(self._connections):
-            connection.close("the broker stops")
-        assert self.client is not None
+        self._to_each(lambda link: link.close("the broker stops"))
         self.client.close()
 
     def join(self) -> None:
         """Blocks until received bytes are written. Off the loop."""
-        assert self.client is not None
         self.client.join()
-        self._reads.close()
+        self.reads.close()
         self._records.close()

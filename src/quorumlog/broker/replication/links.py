@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -36,13 +36,15 @@ from quorumlog.net.hello import NOT_SERVED, WELCOME, Hello, HelloResponse
 from quorumlog.version import VERSION
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
-# ---------------------------------------------------------------- RecordAssembler
-# Whole records out of pieces of a commit log that may be cut anywhere.
+if TYPE_CHECKING:
+    from quorumlog.broker.replication.replica import BrokerReplica
 
 _SIZE = struct.Struct(">I")
 
 
 class RecordAssembler:
+    """Whole records out of pieces of a commit log that may be cut anywhere."""
+
     def __init__(self, position: int, file_bytes: int) -> None:
         """`position`: where a record begins, which is the first one that will come."""
         self.position = position
@@ -131,6 +133,7 @@ class RecordAssembler:
 # REPORT the other. Bytes of the commit log are the batch of a DATA frame, never over the end of a file.
 
 GREETING_BYTES = len(MAGIC)
+NO_FRAMES = "these are no frames of the HA dialect quorumlog; a Java broker needs --ha-dialect rocketmq"
 USERS_HEARTBEAT_MS = 1000.0
 """Where there are users both sides say something so often: a slave knows them for as long as it hears
 of a master that hears of its slaves."""
@@ -231,22 +234,7 @@ _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyHaMessage]] = msgspec.msgpack.De
 )
 
 
-class LinkCodec(Protocol):
-    """Either release's."""
-
-    is_old: bool
-    """It is that of the release before."""
-
-    def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-
-    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
-        """So many bytes were put there. Raises ProtocolViolation, after which nothing more may be."""
-
-    def encode(self, message: AnyHaMessage) -> list[Buffer]: ...
-
-
-def fed(codec: LinkCodec, data: Buffer) -> Iterable[AnyHaMessage]:
+def fed(codec: HaCodec | OldSlaveCodec | OldMasterCodec, data: Buffer) -> Iterable[AnyHaMessage]:
     """Bytes that lie elsewhere."""
     rest = memoryview(data).cast("B")
     while rest:
@@ -258,7 +246,8 @@ def fed(codec: LinkCodec, data: Buffer) -> Iterable[AnyHaMessage]:
 
 
 class HaCodec:
-    is_old = False
+    """Bytes go where `get_buffer` says, which is never empty; then `buffer_updated` gives what they say.
+    It raises ProtocolViolation, after which nothing more may come."""
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder(control=_DECODER)
@@ -273,10 +262,7 @@ class HaCodec:
         if len(self._first) < GREETING_BYTES:
             self._first += bytes(self._given[: min(count, GREETING_BYTES)])
             if not (self._first.startswith(MAGIC) or MAGIC.startswith(self._first)):
-                raise ProtocolViolation(
-                    "these are no frames of the HA dialect quorumlog; a Java broker needs"
-                    " --ha-dialect rocketmq"
-                )
+                raise ProtocolViolation(NO_FRAMES)
         for frame in self._decoder.buffer_updated(count):
             message: Any = frame.message
             if frame.batch is not None and isinstance(message, Data):
@@ -298,33 +284,17 @@ def history_of(runs: list[Run]) -> EpochHistory:
     return EpochHistory(runs)
 
 
-def is_old_greeting(first: Buffer) -> bool:
-    """`first`: the first bytes received, enough to decide."""
-    return bytes(first[: len(MAGIC)]) != MAGIC
-
-
-# ---------------------------------------------------------------- SlaveLink
-# The connection to a master, as a slave sees it. Dialect `quorumlog`.
-
-
 class Follow(NamedTuple):
     """To be done first: store the epoch and the history, cut the slave's log. Then
     `SlaveLink.follows`."""
 
     welcome: Welcome
-    epoch: Epoch
     history: EpochHistory
     start_offset: int
     cuts: bool
     """The log ends above `start_offset`: the rest is set aside."""
     begins_anew: bool
     """All of the log lies below the master's first byte, and goes."""
-
-    @property
-    def queue_begins(self) -> dict[QueueKey, int] | None:
-        """Of the master's queues, with `begins_anew`; None: not sent."""
-        queues = self.welcome.queues
-        return None if queues is None else by_queue(queues)
 
 
 def by_queue(told: dict[str, dict[int, int]]) -> dict[QueueKey, int]:
@@ -351,41 +321,96 @@ class LinkWork:
     """When the master's users were sure to be not old, as of `confirm_offset`."""
 
     def __bool__(self) -> bool:
-        return bool(
-            self.follow is not None
-            or self.begin_at >= 0
-            or self.records
-            or self.state is not None
-            or self.confirm_offset >= 0
-            or self.master_offset >= 0
-        )
+        return self != _NO_WORK
 
 
-class LinkToMaster(Protocol):
-    """Either dialect's."""
+_NO_WORK = LinkWork()
 
-    closed: str
-    """Why the connection ends; empty: it lives."""
-    refused: bool
-    """And it is of no use to try again soon."""
-    comes_back: bool
-    """It followed, and is to come back at once."""
-    is_heard: bool
-    """A valid message of its master was received."""
-    master: Peer | None
-    out: list[Buffer]
+
+class Link:
+    """One end of a connection, in either dialect: bytes that were received go in, `out` is to be sent,
+    and emptied."""
+
+    peer = "the other side"
+
+    def __init__(self, now_ms: float, *, heartbeat_ms: float, silence_ms: float) -> None:
+        self.closed = ""
+        """Why the connection ends; empty: it lives."""
+        self.out: list[Buffer] = []
+        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
+        self._heard_ms = self._spoke_ms = now_ms
+
+    def tick(self, now_ms: float) -> None:
+        if now_ms >= self._heard_ms + self._silence_ms:
+            self.close(f"{self.peer} was silent for {self._silence_ms:.0f} ms")
+        elif now_ms >= self._spoke_ms + self._heartbeat_ms:
+            self._say_something(now_ms)
+
+    def _say_something(self, now_ms: float) -> None:
+        raise NotImplementedError
+
+    def close(self, reason: str) -> None:
+        self.closed = self.closed or reason
+
+
+class LinkToMaster(Link):
+    """A slave's end."""
+
+    peer = "the master"
+
+    def __init__(self, now_ms: float, **intervals: float) -> None:
+        super().__init__(now_ms, **intervals)
+        self.refused = False
+        """It is closed, and it is of no use to try again soon."""
+        self.comes_back = False
+        """It followed, and is to come back at once."""
+        self.is_heard = False
+        """A valid message of its master was received."""
+        self.master: Peer | None = None
+        self._work = LinkWork()
+
+    def take_work(self) -> LinkWork:
+        work, self._work = self._work, LinkWork()
+        return work
+
+    def refuse(self, reason: str) -> None:
+        self.refused = True
+        self.close(reason)
+
+
+class LinkToSlave(Link):
+    """A master's end."""
+
+    def __init__(self, side: BrokerReplica, now_ms: float, **intervals: float) -> None:
+        super().__init__(now_ms, **intervals)
+        self._side = side
+        self.next_offset = -1
+        """Of the bytes that are sent next; -1: none are yet."""
+        self.most_chunk_bytes = 4 << 20
+        self.mark: SlaveProgress | None = None
+        """From when the slave follows."""
 
     @property
-    def epoch(self) -> Epoch: ...
+    def is_of_newest_run(self) -> bool:
+        """Asked after the log's end was: bytes of the next run are for a link that has begun in that."""
+        return True
+
     @property
-    def asks_flush(self) -> bool: ...
-    def get_buffer(self) -> memoryview: ...
-    def buffer_updated(self, count: int, now_ms: float) -> None: ...
-    def take_work(self) -> LinkWork: ...
-    def follows(self, start_offset: int) -> None: ...
-    def done(self, written: int, flushed: int, now_ms: float) -> None: ...
-    def tick(self, now_ms: float) -> None: ...
-    def close(self, reason: str) -> None: ...
+    def is_greeted(self) -> bool:
+        """The dialling side has completed a slave's greeting, and may follow."""
+        return self.mark is not None
+
+    def spoke(self, now_ms: float) -> None:
+        self._spoke_ms = now_ms
+
+    def confirmed(self) -> None:
+        """More is confirmed than the slave was sent."""
+
+    def state(self, state: State) -> None: ...
+
+    def end(self, reason: str) -> None:
+        """Close it, so that the slave reconnects at once."""
+        self.close(reason)
 
 
 class OwnLog(NamedTuple):
@@ -402,38 +427,24 @@ class OwnLog(NamedTuple):
     """The master it followed last, as far as known."""
 
 
-class SlaveLink:
-    """`closed`: why the connection ends. `refused`: and it is of no use to try again soon."""
+class SlaveLink(LinkToMaster):
+    """The connection to a master, as a slave sees it. Dialect `quorumlog`."""
 
     def __init__(
-        self,
-        own: OwnLog,
-        now_ms: float,
-        *,
-        heartbeat_ms: float,
-        silence_ms: float,
-        codec: LinkCodec | None = None,
+        self, own: OwnLog, now_ms: float, codec: OldMasterCodec | None = None, /, **intervals: float
     ) -> None:
-        self.closed = ""
-        self.is_heard = False
-        self.refused = self.comes_back = False
-        self.master: Peer | None = None
+        super().__init__(now_ms, **intervals)
         self._own = own
-        self._codec: LinkCodec = codec or HaCodec()
+        self._codec: HaCodec | OldMasterCodec = codec or HaCodec()
         self._welcome: Welcome | None = None
         self._assembler: RecordAssembler | None = None
-        self._work = LinkWork()
-        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
-        self._heard_ms = self._spoke_ms = now_ms
         self._report: Report | None = None
         self._echo_ms = 0
-        self.out: list[Buffer] = []
-        self._say(
-            Hello(role=ROLE, member_id=own.slave.id, directory_id=own.slave.directory_id, product=ROLE)
-        )
+        slave = own.slave
+        self._say(Hello(role=ROLE, member_id=slave.id, directory_id=slave.directory_id, product=ROLE))
         self._say(
             SlaveLog(
-                slave=own.slave,
+                slave=slave,
                 promised=own.promised,
                 runs=list(own.history.runs),
                 max_offset=own.max_offset,
@@ -455,6 +466,7 @@ class SlaveLink:
         return self._welcome is not None and self._welcome.runs[-1].is_flushed
 
     def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
         return self._codec.get_buffer()
 
     def buffer_updated(self, count: int, now_ms: float) -> None:
@@ -477,10 +489,6 @@ class SlaveLink:
         except ProtocolViolation as violation:
             self.close(str(violation))
 
-    def take_work(self) -> LinkWork:
-        work, self._work = self._work, LinkWork()
-        return work
-
     def _take(self, message: AnyHaMessage) -> None:
         if isinstance(message, Refuse):
             self.refused = not message.is_for_now
@@ -488,8 +496,7 @@ class SlaveLink:
             self.close(message.message)
         elif isinstance(message, HelloResponse):
             if message.code != WELCOME:
-                self.refused = True
-                self.close(message.message)
+                self.refuse(message.message)
         elif self._welcome is None:
             if not isinstance(message, Welcome):
                 raise ProtocolViolation("a master begins with a welcome")
@@ -515,50 +522,38 @@ class SlaveLink:
             raise ProtocolViolation(f"a master does not send {type(message).__name__}")
 
     def _welcomed(self, welcome: Welcome) -> None:
-        own = self._own
-        epoch = welcome.epoch
+        own, epoch = self._own, welcome.epoch
         if epoch < own.promised:
-            message = (
+            why = (
                 f"master {welcome.master.id} is of epoch {epoch}, and {own.promised} was promised: it is"
                 " not the master any more"
             )
-            self._say(Refuse(message=message, promised=own.promised))
-            self.close(message)
+            self._say(Refuse(message=why, promised=own.promised))
+            self.close(why)
             return
         self._welcome = welcome
         self.master = welcome.master
-        history = history_of(welcome.runs)
-        verdict = judge(
-            own.history,
-            own.max_offset,
-            history,
-            welcome.max_offset,
-            directory_id=own.slave.directory_id,
-        )
-        if verdict.problem:
-            self._say(Refuse(message=verdict.problem))
-            self.refused = True
-            self.close(verdict.problem)
-            return
-        start, anew = verdict.common_offset, False
+        history, high, me = history_of(welcome.runs), welcome.max_offset, own.slave.directory_id
+        verdict = judge(own.history, own.max_offset, history, high, directory_id=me)
+        problem, start = verdict.problem, verdict.common_offset
         low = max(welcome.min_offset, own.min_offset)
-        if verdict.cuts and start < low:
-            message = (
+        if not problem and verdict.cuts and start < low:
+            problem = (
                 f"the logs of broker {own.slave.id} and its master are the same only up to {start}, and"
                 f" one of them begins at {low}: the records between were deleted by age. Stop"
                 f" {own.slave.id}, empty its directory, and start it as a slave; if it is on the list,"
                 f" then: quorumlog broker add --broker {own.slave.id}"
             )
-            self._say(Refuse(message=message))
-            self.refused = True
-            self.close(message)
+        if problem:
+            self._say(Refuse(message=problem))
+            self.refuse(problem)
             return
-        if start < welcome.min_offset:
-            start, anew = welcome.min_offset, True
-        self._work.follow = Follow(welcome, epoch, history, start, verdict.cuts, anew)
+        begins_anew = start < welcome.min_offset
+        start = max(start, welcome.min_offset)
+        self._work.follow = Follow(welcome, history, start, verdict.cuts, begins_anew)
 
     def follows(self, start_offset: int) -> None:
-        """It was done."""
+        """`LinkWork.follow` was done."""
         self._assembler = RecordAssembler(start_offset, self._own.file_bytes)
         self._say(Start(offset=start_offset))
 
@@ -576,20 +571,240 @@ class SlaveLink:
         report = Report(written_offset=written, flushed_offset=flushed)
         if report != self._report and not self.closed:
             self._report = report
-            self._say_report(report, now_ms)
+            self._say_something(now_ms)
 
-    def _say_report(self, report: Report, now_ms: float) -> None:
-        self._spoke_ms = now_ms
-        self._say(replace(report, sent_ms=int(now_ms), echo_ms=self._echo_ms))
+    def _say_something(self, now_ms: float) -> None:
+        if self._report is not None:
+            self._spoke_ms = now_ms
+            self._say(replace(self._report, sent_ms=int(now_ms), echo_ms=self._echo_ms))
 
-    def tick(self, now_ms: float) -> None:
-        if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"the master was silent for {self._silence_ms:.0f} ms")
-        elif now_ms >= self._spoke_ms + self._heartbeat_ms and self._report is not None:
-            self._say_report(self._report, now_ms)
 
-    def close(self, reason: str) -> None:
-        self.closed = self.closed or reason
+class MasterLink(LinkToSlave):
+    """One slave's connection, as its master sees it. Dialect `quorumlog`."""
+
+    def __init__(
+        self,
+        side: BrokerReplica,
+        now_ms: float,
+        *,
+        refusal: str = "",
+        foreign: Callable[[str], str] = lambda slave_id: "",
+        **intervals: float,
+    ) -> None:
+        """`refusal`: why no slave is accepted now; empty: slaves are. `foreign`: why the peer is not the
+        slave of this id; empty: it may be."""
+        super().__init__(side, now_ms, **intervals)
+        self._foreign = foreign
+        self._refusal = refusal
+        self._history = side.history
+        """That its master leads with while the link lives."""
+        self._first = b""
+        self._codec: HaCodec | OldSlaveCodec | None = None
+        """None: it has not said yet what it speaks."""
+        self._asked: SlaveLog | None = None
+        self._told_offset = -1
+        """Up to where the slave was told that the log is confirmed."""
+        self._echo_ms = 0
+
+    def feed(self, data: Buffer, now_ms: float) -> None:
+        self._heard_ms = now_ms
+        if self.closed:
+            return
+        if self._codec is None:
+            data = self._first = self._first + bytes(data)
+            if len(data) < GREETING_BYTES:
+                return
+            self._codec = HaCodec() if data.startswith(MAGIC) else OldSlaveCodec(self._history)
+        try:
+            for message in fed(self._codec, data):
+                self._take(message)
+                if self.closed:
+                    return
+            if isinstance(self._codec, OldSlaveCodec) and (state := self._codec.told_again()):
+                self._say(state)
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+
+    @property
+    def is_greeted(self) -> bool:
+        return self._asked is not None
+
+    def _say(self, message: AnyHaMessage) -> None:
+        if self._codec is not None:
+            self.out += self._codec.encode(message)
+
+    def _take(self, message: AnyHaMessage) -> None:
+        if self._asked is None:
+            if isinstance(message, Hello):
+                self._hello(message)
+            else:
+                self._greet(message)
+        elif isinstance(message, Refuse):
+            if message.promised > self._history.epoch:
+                self._side.newer_epoch(message.promised, self._asked.slave.directory_id)
+            self.close(message.message)
+        elif self.mark is None:
+            self._start(message, self._asked)
+        elif isinstance(message, Report):
+            high = self._side.max_offset  # a blank counts to the end of its file from its head on
+            if not message.flushed_offset <= message.written_offset <= high:
+                raise ProtocolViolation(f"{message} of a slave, and the log ends at {high}")
+            if message.echo_ms:
+                self.mark.heard_ms = float(message.echo_ms)
+            is_first, self._echo_ms = not self._echo_ms, message.sent_ms
+            if is_first and message.sent_ms:
+                self._beat()
+            self._side.slave_reported(self.mark, message.written_offset, message.flushed_offset)
+        else:
+            raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
+
+    def _hello(self, hello: Hello) -> None:
+        me = self._side.me
+        if hello.role == ROLE:
+            self._say(HelloResponse(member_id=me.id, product=ROLE))
+            return
+        words = f"this is the port for the slaves of broker {me.id}; it listens at {me.address}"
+        self._say(HelloResponse(code=NOT_SERVED, message=words, product=ROLE))
+        self.close(words)
+
+    def _greet(self, asked: AnyHaMessage) -> None:
+        if not isinstance(asked, SlaveLog):
+            raise ProtocolViolation("a connection begins with a hello")
+        side, epoch, slave = self._side, self._history.epoch, asked.slave
+        is_old = isinstance(self._codec, OldSlaveCodec)
+        file_bytes = side.store.config.mapped_file_size_commit_log
+        if self._refusal:
+            self.end(self._refusal)
+        elif foreign := self._foreign(slave.id):
+            self.refuse(f"this is not broker {slave.id}: {foreign}")
+        elif is_old and asked.release:
+            self.end("this master speaks the slave's newer protocol too")
+        elif asked.promised > epoch:
+            side.newer_epoch(asked.promised, slave.directory_id)
+            self.refuse(f"the slave has promised epoch {asked.promised}, this one is {epoch}")
+        elif slave.id == side.id:
+            self.refuse(f"master and slave are both called {side.id}: give each its own --id")
+        elif asked.file_bytes != file_bytes:
+            self.refuse(
+                f"the slave's files have {asked.file_bytes} bytes, the master's {file_bytes}:"
+                " set mapped_file_size_commit_log alike"
+            )
+        elif is_old and (problem := side.old_slave_problem):
+            self.refuse(f"broker {slave.id} is of the release before: upgrade it. {problem}")
+        else:
+            welcome = self._welcome(asked)
+            if is_old and (welcome.queues is not None or welcome.alive_from):
+                self.refuse(
+                    f"broker {slave.id} is of the release before: upgrade it. It could not receive"
+                    " the begins of queues"
+                )
+                return
+            self._asked = asked
+            self._say(welcome)
+
+    def _welcome(self, asked: SlaveLog) -> Welcome:
+        side = self._side
+        low, high, queues = side.min_offset, side.max_offset, None
+        if low and self._judged(asked, high).common_offset < low:
+            low, queues = side.queue_begins()
+        return Welcome(
+            master=side.me,
+            runs=list(self._history.runs),
+            min_offset=low,
+            max_offset=high,
+            queues=queues,
+            alive_from=side.alive_from,
+            release=VERSION,
+        )
+
+    def _judged(self, asked: SlaveLog, end: int) -> FollowVerdict:
+        own, directory_id = history_of(asked.runs), asked.slave.directory_id
+        return judge(own, asked.max_offset, self._history, end, directory_id=directory_id)
+
+    def _start(self, start: AnyHaMessage, asked: SlaveLog) -> None:
+        if not isinstance(start, Start):
+            raise ProtocolViolation(
+                f"a slave answers a welcome with a start, not {type(start).__name__}"
+            )
+        low, high = self._side.min_offset, self._side.max_offset
+        verdict = self._judged(asked, high)
+        if verdict.problem:
+            self.refuse(verdict.problem)
+            return
+        # Retention may have moved on since the welcome: then the slave asks again.
+        if start.offset < low or start.offset > high:
+            self.refuse(f"offset {start.offset} is not in {low} .. {high}")
+            return
+        if start.offset != verdict.common_offset and start.offset % asked.file_bytes:
+            raise ProtocolViolation(f"a start at {start.offset}, not at {verdict.common_offset}")
+        self.next_offset = start.offset
+        self.mark = self._side.slave_came(asked.slave, self, self._run, asked.release)
+        if self.mark is None:
+            self.next_offset = -1
+            self.end("another run has begun")
+
+    @property
+    def _run(self) -> RunKey:
+        return self._history.runs[-1].key
+
+    @property
+    def is_of_newest_run(self) -> bool:
+        return self._side.run == self._run
+
+    def data(self, body: bytes) -> list[Buffer]:
+        """As they go out, from `next_offset` on."""
+        offset = self.next_offset
+        assert offset >= 0 and self._codec is not None, "not started"
+        self.next_offset += len(body)
+        self._told_offset = self._side.confirm_offset
+        sent_ms, age_ms = self._side.stamp()
+        return self._codec.encode(
+            Data(
+                offset=offset,
+                confirm_offset=self._told_offset,
+                body=body,
+                sent_ms=sent_ms,
+                echo_ms=self._echo_ms,
+                users_age_ms=age_ms,
+            )
+        )
+
+    def state(self, state: State) -> None:
+        if state.has_users:
+            self._heartbeat_ms = min(self._heartbeat_ms, USERS_HEARTBEAT_MS)
+        self._say(state)
+
+    def confirmed(self) -> None:
+        """Sent at once: readers of the slave wait for it."""
+        if self._side.confirm_offset > self._told_offset:
+            self._beat()
+
+    def _beat(self) -> None:
+        side = self._side
+        if self.next_offset >= 0 and not self.closed:
+            self._told_offset = side.confirm_offset
+            sent_ms, age_ms = side.stamp()
+            self._say(
+                Heartbeat(
+                    max_offset=side.max_offset,
+                    confirm_offset=self._told_offset,
+                    sent_ms=sent_ms,
+                    echo_ms=self._echo_ms,
+                    users_age_ms=age_ms,
+                )
+            )
+
+    def _say_something(self, now_ms: float) -> None:
+        if self.next_offset >= 0:
+            self._spoke_ms = now_ms
+            self._beat()
+
+    def refuse(self, message: str, *, is_for_now: bool = False) -> None:
+        self._say(Refuse(message=message, is_for_now=is_for_now))
+        self.close(message)
+
+    def end(self, reason: str) -> None:
+        self.refuse(reason, is_for_now=True)
 
 
 # ----------------------------------------------------------------
@@ -705,11 +920,8 @@ class OldFrames:
     def get_buffer(self) -> memoryview:
         return self._room
 
-    def buffer_updated(self, count: int) -> Iterator[tuple[int, bytes]]:
-        """Raises ProtocolViolation, after which nothing more may be fed."""
-        return self.feed(self._room[:count])
-
     def feed(self, data: Buffer) -> Iterator[tuple[int, bytes]]:
+        """Raises ProtocolViolation, after which nothing more may be fed."""
         self._buffer += data
         at, buffer = 0, self._buffer
         try:
@@ -717,10 +929,7 @@ class OldFrames:
                 size, kind = _HEAD.unpack_from(buffer, at)
                 most = _MOST_FRAME_BYTES if self._is_greeted else _MOST_HELLO_BYTES
                 if not 1 <= size <= most or not 1 <= kind <= _REPORT_KIND:
-                    raise ProtocolViolation(
-                        "these are no frames of the HA dialect quorumlog; a Java broker needs"
-                        " --ha-dialect rocketmq"
-                    )
+                    raise ProtocolViolation(NO_FRAMES)
                 stop = at + 4 + size
                 if len(buffer) < stop:
                     return
@@ -751,7 +960,14 @@ def _unpacked(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
         raise ProtocolViolation(f"a frame cannot be read: {error}") from None
 
 
-# -------------------------------------------------------------------- histories
+def _refusal(said: Refuse1) -> Refuse:
+    promised = Epoch(said.promised_epoch)
+    return Refuse(message=said.message, promised=promised, is_for_now=said.is_for_now)
+
+
+def _refuse1(said: Refuse) -> Refuse1:
+    number = said.promised.number
+    return Refuse1(message=said.message, promised_epoch=number, is_for_now=said.is_for_now)
 
 
 def triples_of(runs: Iterable[Run]) -> list[Triple]:
@@ -763,27 +979,19 @@ def triples_of(runs: Iterable[Run]) -> list[Triple]:
 def named(triples: Sequence[Triple], known: EpochHistory) -> list[Run]:
     """With their names in this broker's history. Raises ProtocolViolation."""
     own = {(run.number, run.run, run.start_offset): run for run in known.runs}
-    return list(
-        history_of(
-            [
-                replace(own.get((number, run, start), Run(number, "", run, start)), copy_list=None)
-                for number, run, start in triples
-            ]
-        ).runs
-    )
+    runs = [
+        replace(own.get((number, run, start), Run(number, "", run, start)), copy_list=None)
+        for number, run, start in triples
+    ]
+    return list(history_of(runs).runs)
 
 
-# -------------------------------------------------------------------- a slave of the release before
-
-
-class OldSlaveCodec:
-    """At its master."""
-
-    is_old = True
+class OldSlaveCodec(OldFrames):
+    """What a slave of the release before says, at its master."""
 
     def __init__(self, history: EpochHistory) -> None:
+        super().__init__()
         self._history = history
-        self._frames = OldFrames()
         self._welcome: Welcome | None = None
         self._version = -1
         """Of the state that it was told last; it reports the highest that it was ever told."""
@@ -795,11 +1003,8 @@ class OldSlaveCodec:
         is_newer, self._is_stored_newer = self._is_stored_newer, False
         return self._state if is_newer else None
 
-    def get_buffer(self) -> memoryview:
-        return self._frames.get_buffer()
-
     def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
-        for kind, payload in self._frames.buffer_updated(count):
+        for kind, payload in self.feed(self._room[:count]):
             if kind == _REPORT_KIND:
                 _, written, flushed, version = _unpacked(_REPORT, payload)
                 if version > self._version >= 0:
@@ -813,7 +1018,7 @@ class OldSlaveCodec:
             elif isinstance(message, Start1):
                 yield Start(offset=message.offset)
             elif isinstance(message, Refuse1):
-                yield Refuse(message=message.message, promised=Epoch(message.promised_epoch))
+                yield _refusal(message)
             else:
                 raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
 
@@ -831,15 +1036,7 @@ class OldSlaveCodec:
 
     def encode(self, message: AnyHaMessage) -> list[Buffer]:
         if isinstance(message, Refuse):
-            return [
-                encode_control(
-                    Refuse1(
-                        message=message.message,
-                        promised_epoch=message.promised.number,
-                        is_for_now=message.is_for_now,
-                    )
-                )
-            ]
+            return [encode_control(_refuse1(message))]
         if isinstance(message, Welcome):
             self._welcome = message
             return [encode_control(self._welcomes(message))]
@@ -879,29 +1076,18 @@ class OldSlaveCodec:
         )
 
 
-# -------------------------------------------------------------------- a master of the release before
-
-
-class EarlierState(State, frozen=True, kw_only=True, tag=-113):
-    version: Int
-
-
-class OldMasterCodec:
-    """At its slave."""
-
-    is_old = True
+class OldMasterCodec(OldFrames):
+    """What a master of the release before says, at its slave."""
 
     def __init__(self, own: OwnLog) -> None:
+        super().__init__()
         self._own = own
-        self._frames = OldFrames()
         self._welcome: Welcome1 | None = None
-        self.stored_version = 0
-
-    def get_buffer(self) -> memoryview:
-        return self._frames.get_buffer()
+        self.told_version = self.stored_version = 0
+        """Of the newest state."""
 
     def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
-        for kind, payload in self._frames.buffer_updated(count):
+        for kind, payload in self.feed(self._room[:count]):
             if kind == _DATA_KIND:
                 body = payload[_DATA.size :]
                 *run, offset, confirm, crc = _unpacked(_DATA, payload)
@@ -923,53 +1109,41 @@ class OldMasterCodec:
 
     def _control(self, message: Control1) -> HaMessage:
         if isinstance(message, Refuse1):
-            promised = Epoch(message.promised_epoch)
-            return Refuse(message=message.message, promised=promised, is_for_now=message.is_for_now)
+            return _refusal(message)
         if isinstance(message, Welcome1) and message.history:
             self._welcome = message
-            return self._welcomed(message)
-        if isinstance(message, State1) and self._welcome is not None:
-            members = [self._welcome.master, *message.counted]
-            return EarlierState(
-                version=message.version,
-                topics=message.topics,
-                is_run_confirmed=False,
-                copy_list=CopyList(tuple(members), max(message.in_sync_replicas, 1)),
+            runs = named(message.history, self._own.history)
+            runs[0] = replace(runs[0], copy_list=self._own.history.copy_list)
+            runs[-1] = replace(runs[-1], is_flushed=message.asks_flush)
+            return Welcome(
+                master=message.master,
+                runs=runs,
+                min_offset=message.min_offset,
+                max_offset=message.max_offset,
             )
+        if isinstance(message, State1) and self._welcome is not None:
+            self.told_version = message.version
+            members = (self._welcome.master, *message.counted)
+            listed = CopyList(members, max(message.in_sync_replicas, 1))
+            return State(topics=message.topics, is_run_confirmed=False, copy_list=listed)
         raise ProtocolViolation(f"a master does not send {type(message).__name__}, or not now")
-
-    def _welcomed(self, welcome: Welcome1) -> Welcome:
-        history = self._own.history
-        runs = named(welcome.history, history)
-        runs[0] = replace(runs[0], copy_list=history.copy_list)
-        runs[-1] = replace(runs[-1], is_flushed=welcome.asks_flush)
-        return Welcome(
-            master=welcome.master,
-            runs=runs,
-            min_offset=welcome.min_offset,
-            max_offset=welcome.max_offset,
-        )
 
     def encode(self, message: AnyHaMessage) -> list[Buffer]:
         if isinstance(message, SlaveLog):
-            return [
-                encode_control(
-                    Hello1(
-                        slave=message.slave,
-                        promised_epoch=message.promised.number,
-                        history=triples_of(message.runs),
-                        max_offset=message.max_offset,
-                        file_bytes=message.file_bytes,
-                        is_sync_flush=self._own.is_sync_flush,
-                        release=VERSION,
-                    )
-                )
-            ]
+            hello = Hello1(
+                slave=message.slave,
+                promised_epoch=message.promised.number,
+                history=triples_of(message.runs),
+                max_offset=message.max_offset,
+                file_bytes=message.file_bytes,
+                is_sync_flush=self._own.is_sync_flush,
+                release=VERSION,
+            )
+            return [encode_control(hello)]
         if isinstance(message, Start):
             return [encode_control(Start1(offset=message.offset))]
         if isinstance(message, Refuse):
-            number = message.promised.number
-            return [encode_control(Refuse1(message=message.message, promised_epoch=number))]
+            return [encode_control(_refuse1(message))]
         if isinstance(message, Report) and self._welcome is not None:
             return [encode_report(self._welcome.epoch, message, self.stored_version)]
         assert isinstance(message, Hello | HelloResponse), message
@@ -977,23 +1151,22 @@ class OldMasterCodec:
 
 
 class OldMasterLink(SlaveLink):
-    """As a slave."""
+    """The connection to a master of the release before."""
 
-    def __init__(self, own: OwnLog, now_ms: float, *, heartbeat_ms: float, silence_ms: float) -> None:
+    def __init__(self, own: OwnLog, now_ms: float, **intervals: float) -> None:
         self._old = OldMasterCodec(own)
         self._taken_version = 0
-        super().__init__(own, now_ms, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, codec=self._old)
+        super().__init__(own, now_ms, self._old, **intervals)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        if self._is_of_another(welcome):
-            self.refused = True
-            self.close(
-                f"master {welcome.master.id} has another directory than the one that this slave knows of"
-                f" epoch {welcome.epoch}: it has lost its log. Make this slave the master: quorumlog"
-                f" broker switch --to {self._own.slave.id} --unsafe"
-            )
+        if not self._is_of_another(welcome):
+            super()._welcomed(welcome)
             return
-        super()._welcomed(welcome)
+        self.refuse(
+            f"master {welcome.master.id} has another directory than the one that this slave knows of"
+            f" epoch {welcome.epoch}: it has lost its log. Make this slave the master: quorumlog"
+            f" broker switch --to {self._own.slave.id} --unsafe"
+        )
 
     def _is_of_another(self, welcome: Welcome) -> bool:
         """Directory than the one that led this epoch."""
@@ -1003,8 +1176,8 @@ class OldMasterLink(SlaveLink):
 
     def take_work(self) -> LinkWork:
         work = super().take_work()
-        if isinstance(work.state, EarlierState):
-            self._taken_version = work.state.version
+        if work.state is not None:
+            self._taken_version = self._old.told_version
         return work
 
     def done(self, written: int, flushed: int, now_ms: float) -> None:
@@ -1016,353 +1189,3 @@ class OldMasterLink(SlaveLink):
         """It would count what is below, of which a switch may find that another one has more."""
         assert self._welcome is not None
         return offset if offset >= self._welcome.runs[-1].start_offset else 0
-
-
-# ---------------------------------------------------------------- MasterLink
-# One slave's connection, as its master sees it. Dialect `quorumlog`.
-
-
-class Leadership(NamedTuple):
-    """A master's announcement."""
-
-    master: Peer
-    epoch: Epoch
-    history: EpochHistory
-    file_bytes: int
-
-
-class MasterSide(Protocol):
-    """A link's view of its master. It changes while the link lives."""
-
-    @property
-    def leadership(self) -> Leadership: ...
-    @property
-    def run(self) -> RunKey:
-        """The newest. It is another one before the first byte of that is written."""
-
-    @property
-    def min_offset(self) -> int: ...
-    @property
-    def max_offset(self) -> int: ...
-    @property
-    def confirm_offset(self) -> int: ...
-
-    def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
-        """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
-
-    @property
-    def alive_from(self) -> dict[str, dict[int, int]]:
-        """As `Welcome.alive_from`."""
-
-    @property
-    def old_slave_problem(self) -> str:
-        """Why a slave of the release before cannot be served; empty: it can."""
-
-    def stamp(self) -> tuple[int, int]:
-        """`Data.sent_ms` and `Data.users_age_ms`, now."""
-
-    def is_ahead(self, host: str, offset: int) -> bool:
-        """A slave without epochs whose log ends there has, or had, more than this log."""
-
-    def slave_came(
-        self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
-    ) -> SlaveProgress | None:
-        """A slave that may follow; an older link of it is closed. `run`: whose history it has stored.
-        `release`: empty where it does not say it. None: another run has begun since."""
-
-    def slave_reported(self, mark: SlaveProgress, written: int, flushed: int) -> None: ...
-
-    def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
-        """A slave has promised it: this master leads no more."""
-
-
-class LinkToSlave(Protocol):
-    """Either dialect's."""
-
-    closed: str
-    """Why the connection ends; empty: it lives."""
-    next_offset: int
-    """Of the bytes that are sent next; -1: none are yet."""
-    out: list[Buffer]
-    """To be sent, and emptied."""
-    most_chunk_bytes: int
-
-    @property
-    def is_of_newest_run(self) -> bool:
-        """Asked after the log's end was: bytes of the next run are for a link that has begun in that."""
-
-    def feed(self, data: Buffer, now_ms: float) -> None: ...
-
-    def data(self, body: bytes) -> list[Buffer]:
-        """As they go out, from `next_offset` on."""
-
-    def tick(self, now_ms: float) -> None: ...
-    def close(self, reason: str) -> None: ...
-
-    def end(self, reason: str) -> None:
-        """Close it, so that the slave reconnects at once."""
-
-    def spoke(self, now_ms: float) -> None: ...
-
-    def confirmed(self) -> None:
-        """More is confirmed than the slave was sent."""
-
-    @property
-    def is_greeted(self) -> bool:
-        """The dialling side has completed a slave's greeting, and may follow."""
-
-    @property
-    def mark(self) -> SlaveProgress | None: ...
-
-    def state(self, state: State) -> None: ...
-
-
-class MasterLink:
-    def __init__(
-        self,
-        side: MasterSide,
-        now_ms: float,
-        *,
-        heartbeat_ms: float,
-        silence_ms: float,
-        refusal: str = "",
-        foreign: Callable[[str], str] = lambda slave_id: "",
-    ) -> None:
-        """`refusal`: why no slave is accepted now; empty: slaves are. `foreign`: why the peer is not the
-        slave of this id; empty: it may be."""
-        self._foreign = foreign
-        self.closed = ""
-        self.next_offset = -1
-        self.out: list[Buffer] = []
-        self.most_chunk_bytes = 4 << 20
-        self._side = side
-        self._leads = side.leadership
-        self._refusal = refusal
-        self._first = b""
-        self._codec: LinkCodec | None = None
-        """None: it has not said yet what it speaks."""
-        self._asked: SlaveLog | None = None
-        self.mark: SlaveProgress | None = None
-        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
-        self._heard_ms = self._spoke_ms = now_ms
-        self._told_offset = -1
-        """Up to where the slave was told that the log is confirmed."""
-        self._echo_ms = 0
-
-    def feed(self, data: Buffer, now_ms: float) -> None:
-        self._heard_ms = now_ms
-        if self.closed:
-            return
-        if self._codec is None:
-            data = self._first = self._first + bytes(data)
-            if len(data) < GREETING_BYTES:
-                return
-            is_old = is_old_greeting(data)
-            self._codec = OldSlaveCodec(self._leads.history) if is_old else HaCodec()
-        try:
-            for message in fed(self._codec, data):
-                self._take(message)
-                if self.closed:
-                    return
-            if isinstance(self._codec, OldSlaveCodec) and (state := self._codec.told_again()):
-                self._say(state)
-        except ProtocolViolation as violation:
-            self.close(str(violation))
-
-    @property
-    def is_greeted(self) -> bool:
-        return self._asked is not None
-
-    def _say(self, message: AnyHaMessage) -> None:
-        if self._codec is not None:
-            self.out += self._codec.encode(message)
-
-    def _take(self, message: AnyHaMessage) -> None:
-        if self._asked is None:
-            if isinstance(message, Hello):
-                self._hello(message)
-            else:
-                self._greet(message)
-        elif isinstance(message, Refuse):
-            if message.promised > self._leads.epoch:
-                self._side.newer_epoch(message.promised, self._asked.slave.directory_id)
-            self.close(message.message)
-        elif self.mark is None:
-            self._start(message)
-        elif isinstance(message, Report):
-            high = self._side.max_offset  # a blank counts to the end of its file from its head on
-            if not message.flushed_offset <= message.written_offset <= high:
-                raise ProtocolViolation(f"{message} of a slave, and the log ends at {high}")
-            if message.echo_ms:
-                self.mark.heard_ms = float(message.echo_ms)
-            is_first, self._echo_ms = not self._echo_ms, message.sent_ms
-            if is_first and message.sent_ms:
-                self._beat()
-            self._side.slave_reported(self.mark, message.written_offset, message.flushed_offset)
-        else:
-            raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
-
-    def _hello(self, hello: Hello) -> None:
-        if hello.role == ROLE:
-            self._say(HelloResponse(member_id=self._leads.master.id, product=ROLE))
-            return
-        words = (
-            f"this is the port for the slaves of broker {self._leads.master.id}; it listens at"
-            f" {self._leads.master.address}"
-        )
-        self._say(HelloResponse(code=NOT_SERVED, message=words, product=ROLE))
-        self.close(words)
-
-    def _greet(self, asked: AnyHaMessage) -> None:
-        if not isinstance(asked, SlaveLog):
-            raise ProtocolViolation("a connection begins with a hello")
-        assert self._codec is not None
-        leads = self._leads
-        if self._refusal:
-            self.end(self._refusal)
-        elif foreign := self._foreign(asked.slave.id):
-            self.refuse(f"this is not broker {asked.slave.id}: {foreign}")
-        elif self._codec.is_old and asked.release:
-            self.end("this master speaks the slave's newer protocol too")
-        elif asked.promised > leads.epoch:
-            self._side.newer_epoch(asked.promised, asked.slave.directory_id)
-            self.refuse(f"the slave has promised epoch {asked.promised}, this one is {leads.epoch}")
-        elif asked.slave.id == leads.master.id:
-            self.refuse(f"master and slave are both called {leads.master.id}: give each its own --id")
-        elif asked.file_bytes != leads.file_bytes:
-            self.refuse(
-                f"the slave's files have {asked.file_bytes} bytes, the master's {leads.file_bytes}:"
-                " set mapped_file_size_commit_log alike"
-            )
-        elif self._codec.is_old and (problem := self._side.old_slave_problem):
-            self.refuse(f"broker {asked.slave.id} is of the release before: upgrade it. {problem}")
-        else:
-            welcome = self._welcome(asked)
-            if self._codec.is_old and (welcome.queues is not None or welcome.alive_from):
-                self.refuse(
-                    f"broker {asked.slave.id} is of the release before: upgrade it. It could not receive"
-                    " the begins of queues"
-                )
-                return
-            self._asked = asked
-            self._say(welcome)
-
-    def _welcome(self, asked: SlaveLog) -> Welcome:
-        side, leads = self._side, self._leads
-        low, high, queues = side.min_offset, side.max_offset, None
-        if low and self._judged(asked, high).common_offset < low:
-            low, queues = side.queue_begins()
-        return Welcome(
-            master=leads.master,
-            runs=list(leads.history.runs),
-            min_offset=low,
-            max_offset=high,
-            queues=queues,
-            alive_from=side.alive_from,
-            release=VERSION,
-        )
-
-    def _judged(self, asked: SlaveLog, end: int) -> FollowVerdict:
-        return judge(
-            history_of(asked.runs),
-            asked.max_offset,
-            self._leads.history,
-            end,
-            directory_id=asked.slave.directory_id,
-        )
-
-    def _start(self, start: AnyHaMessage) -> None:
-        asked = self._asked
-        assert asked is not None
-        if not isinstance(start, Start):
-            raise ProtocolViolation(
-                f"a slave answers a welcome with a start, not {type(start).__name__}"
-            )
-        low, high = self._side.min_offset, self._side.max_offset
-        verdict = self._judged(asked, high)
-        if verdict.problem:
-            self.refuse(verdict.problem)
-            return
-        # Retention may have moved on since the welcome: then the slave asks again.
-        if start.offset < low or start.offset > high:
-            self.refuse(f"offset {start.offset} is not in {low} .. {high}")
-            return
-        if start.offset != verdict.common_offset and start.offset % asked.file_bytes:
-            raise ProtocolViolation(f"a start at {start.offset}, not at {verdict.common_offset}")
-        self.next_offset = start.offset
-        self.mark = self._side.slave_came(asked.slave, self, self._run, asked.release)
-        if self.mark is None:
-            self.next_offset = -1
-            self.end("another run has begun")
-
-    @property
-    def _run(self) -> RunKey:
-        last = self._leads.history.last
-        assert last is not None
-        return last.key
-
-    @property
-    def is_of_newest_run(self) -> bool:
-        return self._side.run == self._run
-
-    def data(self, body: bytes) -> list[Buffer]:
-        offset = self.next_offset
-        assert offset >= 0 and self._codec is not None, "not started"
-        self.next_offset += len(body)
-        self._told_offset = self._side.confirm_offset
-        sent_ms, age_ms = self._side.stamp()
-        return self._codec.encode(
-            Data(
-                offset=offset,
-                confirm_offset=self._told_offset,
-                body=body,
-                sent_ms=sent_ms,
-                echo_ms=self._echo_ms,
-                users_age_ms=age_ms,
-            )
-        )
-
-    def state(self, state: State) -> None:
-        if state.has_users:
-            self._heartbeat_ms = min(self._heartbeat_ms, USERS_HEARTBEAT_MS)
-        self._say(state)
-
-    def spoke(self, now_ms: float) -> None:
-        self._spoke_ms = now_ms
-
-    def confirmed(self) -> None:
-        """Sent at once: readers of the slave wait for it."""
-        if self._side.confirm_offset > self._told_offset:
-            self._beat()
-
-    def _beat(self) -> None:
-        side = self._side
-        if self.next_offset >= 0 and not self.closed:
-            self._told_offset = side.confirm_offset
-            sent_ms, age_ms = side.stamp()
-            self._say(
-                Heartbeat(
-                    max_offset=side.max_offset,
-                    confirm_offset=self._told_offset,
-                    sent_ms=sent_ms,
-                    echo_ms=self._echo_ms,
-                    users_age_ms=age_ms,
-                )
-            )
-
-    def tick(self, now_ms: float) -> None:
-        if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"the other side was silent for {self._silence_ms:.0f} ms")
-        elif now_ms >= self._spoke_ms + self._heartbeat_ms and self.next_offset >= 0:
-            self._spoke_ms = now_ms
-            self._beat()
-
-    def refuse(self, message: str, *, is_for_now: bool = False) -> None:
-        self._say(Refuse(message=message, is_for_now=is_for_now))
-        self.close(message)
-
-    def end(self, reason: str) -> None:
-        self.refuse(reason, is_for_now=True)
-
-    def close(self, reason: str) -> None:
-        self.closed = self.closed or reason

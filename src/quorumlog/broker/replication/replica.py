@@ -26,7 +26,6 @@ from quorumlog.broker.replication.acknowledgements import (
 )
 from quorumlog.broker.replication.links import (
     Follow,
-    Leadership,
     LinkToSlave,
     LinkWork,
     OwnLog,
@@ -73,13 +72,6 @@ class ReplicaObserver:
         """More is confirmed than before."""
 
 
-class WrittenEnd(NamedTuple):
-    """The written end, as a slave reports it."""
-
-    written_offset: int
-    flushed_offset: int
-
-
 class Heard(NamedTuple):
     """A master's message."""
 
@@ -109,7 +101,7 @@ class BrokerReplica:
         False with --ha-dialect rocketmq. `is_elected`: a coordinator decides when it leads, which a
         start does not know. `me`: without its directory. Raises ConfigError, StoreFailure."""
         self.store = store
-        self.me = me
+        self.me, self.id = me, me.id
         self.has_epochs = has_epochs
         self.observer = ReplicaObserver()
         self._lock = threading.RLock()
@@ -154,8 +146,10 @@ class BrokerReplica:
         """When its users were sure to be not old; inf: nobody looks."""
         self._told_confirmed = RunKey()
         """A run of its master that is confirmed, and may not be in its own log yet."""
-        self.record = self._first_record(first_role, master_ha_address)
-        self.me = replace(me, directory_id=self.record.directory_id)
+        named = Peer(id="", ha_address=master_ha_address) if master_ha_address else None
+        self.record = self._first_record(first_role, named)
+        self.directory_id = self.record.directory_id
+        self.me = replace(me, directory_id=self.directory_id)
         self._ahead = set(self.record.ahead)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
@@ -168,14 +162,6 @@ class BrokerReplica:
             store.commit_log.become(BrokerRole.SLAVE)
         else:
             self._begin_by_hand(self.record.role)
-
-    @property
-    def id(self) -> str:
-        return self.me.id
-
-    @property
-    def directory_id(self) -> str:
-        return self.me.directory_id
 
     @property
     def epoch(self) -> int:
@@ -220,7 +206,8 @@ class BrokerReplica:
         self._file.save(record)
         self.record = record
 
-    def _first_record(self, first_role: BrokerRole, master_ha_address: str) -> ReplicaRecord:
+    def _first_record(self, first_role: BrokerRole, named: Peer | None) -> ReplicaRecord:
+        """`named`: a master of which only the address is known yet."""
         me = self.me
         held = self._file.load(me, has_lists=self.has_epochs and not self._is_elected)
         if held is not None:
@@ -228,7 +215,9 @@ class BrokerReplica:
                 raise ConfigError(
                     f"{self.store.root} is the store of broker {held.id}, not of {me.id}: set --id"
                 )
-            if held.role is not first_role and self.has_epochs and not self._is_elected:
+            if not self.has_epochs and not self._is_elected:
+                return self._as_started(held, first_role, named)
+            if held.role is not first_role and not self._is_elected:
                 now = "a slave" if held.role is BrokerRole.SLAVE else "the master"
                 log.warning(
                     "this broker has been %s since epoch %s: --role sets only the role at the first"
@@ -236,11 +225,9 @@ class BrokerReplica:
                     now,
                     held.promised,
                 )
-            if not self.has_epochs and not self._is_elected:
-                return self._as_started(held, first_role, master_ha_address)
-            told = held.master is None or not held.master.id
-            if held.role is BrokerRole.SLAVE and told and master_ha_address:
-                held = replace(held, master=_unknown(master_ha_address))
+            is_known = held.master is not None and held.master.id
+            if held.role is BrokerRole.SLAVE and not is_known and named is not None:
+                held = replace(held, master=named)
             return held
         directory_id = new_directory_id()
         is_slave = first_role is BrokerRole.SLAVE
@@ -251,27 +238,21 @@ class BrokerReplica:
             directory_id=directory_id,
             role=first_role,
             promised=Epoch() if is_slave else Epoch(1, directory_id),
-            master=_unknown(master_ha_address) if master_ha_address else None,
+            master=named,
             history=list(before_slaves().runs) if self.has_epochs and self.max_offset else [],
         )
         # What the store had before there were slaves was acknowledged, and consumers have seen it.
         self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
-        self.store.show_confirmed()
+        self.store.wakeup_reput()
         self._file.save(record)
         return record
 
-    def _as_started(
-        self, held: ReplicaRecord, role: BrokerRole, master_ha_address: str
-    ) -> ReplicaRecord:
+    def _as_started(self, held: ReplicaRecord, role: BrokerRole, named: Peer | None) -> ReplicaRecord:
         """Without epochs there is no switch: `--role` of each start says what it is."""
-        is_slave = role is BrokerRole.SLAVE
-        first = Epoch(1, held.directory_id)
-        record = replace(
-            held,
-            role=role,
-            promised=held.promised if is_slave else max(held.promised, first),
-            master=_unknown(master_ha_address) if is_slave and master_ha_address else None,
-        )
+        record = replace(held, role=role, master=named)
+        if role is not BrokerRole.SLAVE:
+            promised = max(held.promised, Epoch(1, held.directory_id))
+            record = replace(record, promised=promised, master=None)
         if record != held:
             self._file.save(record)
         return record
@@ -317,29 +298,27 @@ class BrokerReplica:
     def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
         """By a register. Raises StaleEpoch, StoreFailure."""
         is_alone = self.store.config.in_sync_replicas == 1
+        role = BrokerRole.ASYNC_MASTER if is_alone else BrokerRole.SYNC_MASTER
         with self._lock:
             self._check_epoch(epoch)
             self._check_not_led(epoch)
             self._begin(
                 Epoch(epoch, self.directory_id),
-                BrokerRole.ASYNC_MASTER if is_alone else BrokerRole.SYNC_MASTER,
+                role,
                 in_sync_set,
                 # Should nobody outside say it any more, what was acknowledged is here.
                 copy_list=CopyList((self.me,), 0),
                 is_forced=True,
             )
-            self.observer.role_changed()
 
     def _begin_by_hand(
         self, role: BrokerRole, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None
     ) -> None:
-        first = forced_list or self._first_list()
+        first, epoch = forced_list or self._first_list(), self.record.promised
         is_forced = first is not None and self.history.copy_list is not None
         if is_forced:
             self.store.leave_master_behind()
-        self._begin(
-            self.record.promised, role, copy_list=first, is_forced=is_forced, confirmed=confirmed
-        )
+        self._begin(epoch, role, copy_list=first, is_forced=is_forced, confirmed=confirmed)
 
     def lead(
         self,
@@ -367,7 +346,6 @@ class BrokerReplica:
             if may_lose_users and forced_list is not None:
                 self.store.note_users(USERS_ON)
             self._begin_by_hand(_role_of(listed), confirmed, forced_list)
-            self.observer.role_changed()
 
     def become_slave(self, epoch: int, master: Peer) -> None:
         """The own log after the last point in common is set aside once the master has shown a newer
@@ -461,9 +439,7 @@ class BrokerReplica:
 
     def _list_to_change(self) -> CopyList:
         if not self.is_leading or self._is_stopped or self.is_drained:
-            master = self.record.master
-            where = "" if master is None or not master.address else f": --servers {master.address}"
-            raise NotMaster(f"broker {self.id} is not the master{where}")
+            raise NotMaster(f"broker {self.id} is not the master{self._master_words(': --servers')}")
         acks = self._acks
         if not acks.lists or acks.in_sync_set is not None:
             raise SwitchRefused(
@@ -474,9 +450,7 @@ class BrokerReplica:
             raise SwitchRefused(
                 f"the newest replica list is not confirmed yet; it must be on the disks of {asked}"
             )
-        for mark in list(acks.marks.values()):
-            if mark.is_connected and mark.directory_id in acks.lists[-1].directories:
-                _refuse_old(mark)
+        self._refuse_old_slaves(acks.lists[-1])
         return acks.lists[-1]
 
     def _change(self, copy_list: CopyList) -> None:
@@ -492,14 +466,8 @@ class BrokerReplica:
                 )
         # The run that ends is confirmed, though it may not be on disk yet: the lists before it are asked
         # no more.
-        self._begin(
-            self.record.promised,
-            _role_of(copy_list),
-            copy_list=copy_list,
-            confirmed=self.run,
-            goes_on=True,
-        )
-        self.observer.role_changed()
+        role, epoch = _role_of(copy_list), self.record.promised
+        self._begin(epoch, role, copy_list=copy_list, confirmed=self.run, goes_on=True)
 
     def joining(self) -> str:
         """While a group is being formed, which has fewer brokers than copies: a slave that goes onto the
@@ -511,15 +479,11 @@ class BrokerReplica:
         if len(listed.members) >= listed.copies:
             return ""
         with self._acks_lock:
-            marks = list(acks.marks.values())
-        return next(
-            (
-                m.id
-                for m in marks
-                if m.is_connected and m.release and acks.holds(m) and m.id not in listed.ids
-            ),
-            "",
-        )
+            for mark in acks.marks.values():
+                is_new = mark.is_connected and mark.release and mark.id not in listed.ids
+                if is_new and acks.holds(mark):
+                    return mark.id
+        return ""
 
     # ---------------------------------------------------------------- a run begins
 
@@ -546,22 +510,17 @@ class BrokerReplica:
         with commit_log.paused():
             commit_log.flush(0)
             end = commit_log.max_offset
-            record = self.record
             history = self.history.begun(
-                epoch,
-                end,
-                copy_list,
-                is_forced=is_forced,
-                is_flushed=config.is_sync_flush,
+                epoch, end, copy_list, is_forced=is_forced, is_flushed=config.is_sync_flush
             )
             record = replace(
-                record,
+                self.record,
                 promised=epoch,
                 role=role,
                 master=None,
                 history=list(history.runs),
-                confirmed=max(record.confirmed, confirmed),
-                topics={**record.topics, **(self.store.topics or {})},
+                confirmed=max(self.record.confirmed, confirmed),
+                topics=self.record.topics | (self.store.topics or {}),
             )
             self._save(record)
             by_hand = self.has_epochs and in_sync_set is None
@@ -590,6 +549,7 @@ class BrokerReplica:
         commit_log.become(role)
         log.info("broker %s is %s in epoch %s from %d on", self.id, role.value, epoch, end)
         self._advance()
+        self.observer.role_changed()
 
     # ---------------------------------------------------------------- as a slave
 
@@ -606,24 +566,23 @@ class BrokerReplica:
             self.record.master,
         )
 
-    def follow(self, follow: Follow) -> WrittenEnd:
-        """Before the first bytes of a master. Raises StaleEpoch, StoreFailure."""
+    def follow(self, follow: Follow) -> tuple[int, int]:
+        """Before the first bytes of a master. Returns `written_end`. Raises StaleEpoch, StoreFailure."""
         with self._lock:
-            if self.role is not BrokerRole.SLAVE or follow.epoch < self.record.promised:
+            if self.role is not BrokerRole.SLAVE or follow.history.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
             if follow.cuts and follow.start_offset < self.min_offset:
                 raise StaleEpoch("the common part of both logs has been deleted by age")
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
-            record = replace(record, promised=follow.epoch, master=follow.welcome.master)
+            record = replace(record, promised=follow.history.epoch, master=follow.welcome.master)
             self._save(record)
             if follow.cuts:
                 epoch = self.log_epoch
                 path = self.store.cut(follow.start_offset)
-                tail = SetAsideTail(
-                    epoch=epoch, first_offset=follow.start_offset, stop_offset=end, path=path
-                )
+                start = follow.start_offset
+                tail = SetAsideTail(epoch=epoch, first_offset=start, stop_offset=end, path=path)
                 tails = [*tails, tail][-_MOST_TAILS:]
             # What the old master has confirmed beyond the own end, another one may have otherwise, with
             # --unsafe: it says itself how far it is.
@@ -638,14 +597,17 @@ class BrokerReplica:
             self._follows, self.heard = self._follows + 1, None
             self.store.hide(by_queue(follow.welcome.alive_from))
             if follow.begins_anew:
-                self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
+                queues = follow.welcome.queues
+                begins = None if queues is None else by_queue(queues)
+                self.store.begin_anew_at(follow.start_offset, begins)
             elif follow.start_offset == 0:
                 # What is known of queues may be of a log that began elsewhere, and was lost.
                 self.store.begin_with_log()
-            return self._written()
+            return self.written_end
 
-    def take(self, work: LinkWork, epoch: Epoch, *, asks_flush: bool) -> WrittenEnd:
-        """Take messages of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
+    def take(self, work: LinkWork, epoch: Epoch, *, asks_flush: bool) -> tuple[int, int]:
+        """Take messages of the master of this epoch. Returns `written_end`. Raises StaleEpoch, DiskFull,
+        StoreFailure."""
         with self._lock:
             if self.has_epochs and epoch != self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
@@ -656,7 +618,7 @@ class BrokerReplica:
             if state is not None:
                 if state.has_users:
                     self._note_users_of(state)  # before a byte of what follows
-                topics = {**(self.store.topics or {}), **state.topics}
+                topics = (self.store.topics or {}) | state.topics
                 history, copy_list = self.record.history, state.copy_list
                 if copy_list is not None and not self._is_elected:
                     history = [replace(history[0], copy_list=copy_list), *history[1:]]
@@ -675,12 +637,14 @@ class BrokerReplica:
             if confirmed > (commit_log.replicated_offset or 0):
                 commit_log.replicated_offset = confirmed
             if self._told_confirmed > self.record.confirmed:
-                self._note_told()
-            self.store.show_confirmed()
+                last = self.history.held(self.flushed_offset).last
+                if last is not None and last.key == self._told_confirmed:
+                    self._save(replace(self.record, confirmed=last.key))
+            self.store.wakeup_reput()
             is_told = had_had_users != self.store.has_had_users  # of what is confirmed next
             if work.heard_ms > -math.inf and not is_told:
                 self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
-            return self._written()
+            return self.written_end
 
     def _note_users_of(self, state: State) -> None:
         if not state.has_had_users:
@@ -689,13 +653,10 @@ class BrokerReplica:
             self.heard = None  # what was confirmed before may be without them
             self.store.note_users(USERS_ON)
 
-    def _note_told(self) -> None:
-        last = EpochHistory(self.record.history).held(self.flushed_offset).last
-        if last is not None and last.key == self._told_confirmed:
-            self._save(replace(self.record, confirmed=last.key))
-
-    def _written(self) -> WrittenEnd:
-        return WrittenEnd(self.max_offset, self.flushed_offset)
+    @property
+    def written_end(self) -> tuple[int, int]:
+        """Where the written log ends, and the flushed one, as a slave reports it."""
+        return self.max_offset, self.flushed_offset
 
     # ---------------------------------------------------------------- as a master
 
@@ -792,9 +753,7 @@ class BrokerReplica:
 
     def _refusal(self) -> LedgerError | None:
         if self.role is BrokerRole.SLAVE:
-            master = self.record.master
-            where = "" if master is None or not master.address else f": send to {master.address}"
-            return NotMaster(f"broker {self.id} is a slave{where}")
+            return NotMaster(f"broker {self.id} is a slave{self._master_words(': send to')}")
         if self.fenced_by:
             return StaleEpoch(
                 f"epoch {self.fenced_by} was promised elsewhere: broker {self.id} of epoch"
@@ -810,6 +769,10 @@ class BrokerReplica:
                 there |= self._coming
             missing = self._acks.missing(there)
         return InSyncReplicasNotEnough(missing, retry_after_ms=100) if missing else None
+
+    def _master_words(self, words: str) -> str:
+        master = self.record.master
+        return "" if master is None or not master.address else f"{words} {master.address}"
 
     def _appended(self) -> None:
         now, end = self.store.clock(), self.max_offset
@@ -852,7 +815,7 @@ class BrokerReplica:
                 return
             commit_log.replicated_offset = confirmed
         self.group_transfer.notify_transfer_some(confirmed)
-        self.store.show_confirmed()
+        self.store.wakeup_reput()
         self.observer.confirmed()
 
     def _put_end_below(self, offset: int) -> int:
@@ -863,20 +826,11 @@ class BrokerReplica:
             found = max(self._put_ends.popleft(), found)
         return found
 
-    # ---------------------------------------------------------------- as a MasterSide
-
-    @property
-    def leadership(self) -> Leadership:
-        history, config = self.history, self.store.config
-        return Leadership(
-            self.me,
-            history.epoch,
-            history,
-            config.mapped_file_size_commit_log,
-        )
+    # ---------------------------------------------------------------- for links to slaves
 
     @property
     def run(self) -> RunKey:
+        """The newest. It is another one before the first byte of that is written."""
         return self.record.history[-1].key
 
     @property
@@ -888,15 +842,18 @@ class BrokerReplica:
         return history[-1].epoch == self.record.promised
 
     def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
+        """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
         position, of_queues = self.store.queues.begins()
         return position, _by_topic(of_queues)
 
     @property
     def alive_from(self) -> dict[str, dict[int, int]]:
+        """As `Welcome.alive_from`."""
         return _by_topic(self.store.queues.alive_from)
 
     @property
     def old_slave_problem(self) -> str:
+        """Why a slave of the release before cannot be served; empty: it can."""
         acks = self._acks
         if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
             return "There was a switch, or a change of the list, which its record would not know of"
@@ -905,6 +862,7 @@ class BrokerReplica:
         return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:
+        """A slave without epochs whose log ends there has, or had, more than this log."""
         with self._acks_lock:
             if not offset:  # it was emptied
                 self._ahead = {each for each in self._ahead if each[0] != host}
@@ -929,6 +887,8 @@ class BrokerReplica:
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
     ) -> SlaveProgress | None:
+        """A slave that may follow; an older link of it is closed. `run`: whose history it has stored.
+        `release`: empty where it does not say it. None: another run has begun since."""
         with self._acks_lock:
             if run is not None and run != self.record.history[-1].key:
                 return None  # it has not stored the history of this run
@@ -950,12 +910,9 @@ class BrokerReplica:
     def slave_lost(self, mark: SlaveProgress, link: LinkToSlave) -> None:
         with self._acks_lock:
             links = self._links.get(mark.id, [])
-            if link not in links:
-                return
-            links.remove(link)
-            if links:
-                return
-            mark.is_connected = False
+            if link in links:
+                links.remove(link)
+                mark.is_connected = bool(links)
 
     def slave_reported(self, mark: SlaveProgress, written: int, flushed: int) -> None:
         counts = flushed if self.store.config.is_sync_flush else written
@@ -978,14 +935,6 @@ class BrokerReplica:
                 self._save(replace(self.record, confirmed=self.record.history[-1].key))
                 self._send_state()
 
-    def set_topics(self, topics: dict[str, int]) -> None:
-        """Slaves get them, too. Blocks for the disk. Raises StoreFailure."""
-        with self._lock:
-            self.store.topics = dict(topics)
-            if self.role is not BrokerRole.SLAVE:
-                self._save(replace(self.record, topics={**self.record.topics, **topics}))
-                self._send_state()
-
     def note_users(self) -> None:
         """Before the first of them comes into the log. Blocks for the disk. Raises SwitchRefused,
         StoreFailure."""
@@ -995,13 +944,15 @@ class BrokerReplica:
             self._refuse_old_slaves()  # one may have come meanwhile, and none does from here on
             self._send_state()
 
-    def _refuse_old_slaves(self) -> None:
+    def _refuse_old_slaves(self, listed: CopyList | None = None) -> None:
+        """Those that are connected, and on this list. Raises SwitchRefused."""
         with self._acks_lock:
             for mark in self._acks.marks.values():
-                if mark.is_connected:
+                if mark.is_connected and (listed is None or mark.directory_id in listed.directories):
                     _refuse_old(mark)
 
     def stamp(self) -> tuple[int, int]:
+        """`Data.sent_ms` and `Data.users_age_ms`, now."""
         now_ms = self.store.clock()
         return int(now_ms), int(min(max(now_ms - self.users_since_ms, 0), MOST_AGE_MS))
 
@@ -1041,10 +992,10 @@ class BrokerReplica:
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
-        """`directory_id`: the voter. One on no list, perhaps of another group, is ignored: no
-        acknowledgement depends on it."""
-        by_hand = [run.copy_list.directories for run in self.history.runs if run.copy_list is not None]
-        if self.in_sync_set is None and not any(directory_id in listed for listed in by_hand):
+        """A slave has promised it: this master leads no more. `directory_id`: the voter. One on no list,
+        perhaps of another group, is ignored: no acknowledgement depends on it."""
+        lists = [run.copy_list for run in self.record.history if run.copy_list is not None]
+        if self.in_sync_set is None and not any(directory_id in each.directories for each in lists):
             return
         if self.in_sync_set is not None and epoch.number <= self.history.epoch.number:
             return  # a register has given the number to this one: the other has promised it in vain
@@ -1055,19 +1006,16 @@ class BrokerReplica:
 
     def _lag_ms(self, mark: SlaveProgress) -> float:
         offset = mark.acknowledged_offset
-        if offset >= self.max_offset:
-            return 0.0
-        for when, end in self._ends.copy():
-            if end > offset:
-                return self.store.clock() - when
+        if offset < self.max_offset:
+            for when, end in self._ends.copy():
+                if end > offset:
+                    return self.store.clock() - when
         return 0.0
 
     def _is_caught_up(self, mark: SlaveProgress) -> bool:
-        config = self.store.config
-        lag_bytes = self.max_offset - mark.acknowledged_offset
-        if not mark.is_connected or lag_bytes >= config.ha_max_gap_not_in_sync:
-            return False
-        return self._lag_ms(mark) < config.ha_max_lag_not_in_sync
+        config, lag_bytes = self.store.config, self.max_offset - mark.acknowledged_offset
+        is_near = mark.is_connected and lag_bytes < config.ha_max_gap_not_in_sync
+        return is_near and self._lag_ms(mark) < config.ha_max_lag_not_in_sync
 
     def _in_sync(self) -> set[str]:
         """Directories. With `_acks_lock`."""
@@ -1101,11 +1049,6 @@ def _refuse_old(mark: SlaveProgress) -> None:
 
 def _role_of(copy_list: CopyList) -> BrokerRole:
     return BrokerRole.SYNC_MASTER if copy_list.copies > 1 else BrokerRole.ASYNC_MASTER
-
-
-def _unknown(ha_address: str) -> Peer:
-    """A master of which only this is known yet."""
-    return Peer(id="", ha_address=ha_address)
 
 
 def _by_topic(of_queues: Mapping[QueueKey, int]) -> dict[str, dict[int, int]]:

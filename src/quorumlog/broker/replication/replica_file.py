@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from quorumlog.broker.epochs import CopyList, Epoch, EpochHistory, Peer, Run, RunKey
 from quorumlog.broker.store.log_files import BrokerRole
@@ -47,70 +48,29 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     tails: list[SetAsideTail] = []
 
 
-class _Peer1(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    directory_id: str
-    address: str
-    ha_address: str
-
-
 class _Record1(msgspec.Struct, frozen=True, kw_only=True):
-    """Of format 1, which had the lists of who counts beside the log."""
+    """What format 1 had besides: the lists of who counts beside the log."""
 
-    id: str
-    directory_id: str
     promised_epoch: int = 0
     history: list[tuple[int, int, int]] = []
-    role: BrokerRole = BrokerRole.SLAVE
-    master: _Peer1 | None = None
     has_met_master: bool = False
     told: list[Any] = []
     in_sync_replicas: int = 1
     lowered_from: int = 0
-    counted: list[_Peer1] = []
+    counted: list[Peer] = []
     joining: list[str] = []
-    topics: dict[str, int] = {}
-    ahead: list[tuple[str, int]] = []
-    tails: list[SetAsideTail] = []
 
-    @property
-    def is_in_a_switch(self) -> bool:
+    def is_in_a_switch(self, role: BrokerRole) -> bool:
         """Or in a change of who counts: the lists of two brokers may differ."""
         if self.joining or self.lowered_from or self.told:
             return True
-        if self.role is BrokerRole.SLAVE:
+        if role is BrokerRole.SLAVE:
             return bool(self.promised_epoch) and not self.has_met_master
         return bool(self.history) and self.history[-1][0] != self.promised_epoch
 
-    def renewed(self, me: Peer, *, has_lists: bool) -> ReplicaRecord:
-        """`has_lists`: False where a coordinator says who counts."""
-        peers = [] if self.master is None else [_renewed(self.master)]
-        listed = {peer.id: peer for peer in map(_renewed, self.counted)}
-        if self.role is BrokerRole.SLAVE:
-            listed |= {peer.id: peer for peer in peers if peer.id}
-        else:
-            listed[me.id] = me
+    def runs(self, copy_list: CopyList | None) -> list[Run]:
         runs = [Run(number, "", run, start) for number, run, start in self.history]
-        if runs and has_lists:
-            copies = CopyList(tuple(listed[each] for each in sorted(listed)), self.in_sync_replicas)
-            runs[0] = msgspec.structs.replace(runs[0], copy_list=copies)
-        return ReplicaRecord(
-            id=self.id,
-            directory_id=self.directory_id,
-            promised=Epoch(self.promised_epoch, ""),
-            history=runs,
-            role=self.role,
-            master=peers[0] if peers else None,
-            topics=self.topics,
-            ahead=self.ahead,
-            tails=self.tails,
-        )
-
-
-def _renewed(peer: _Peer1) -> Peer:
-    return Peer(
-        id=peer.id, directory_id=peer.directory_id, address=peer.address, ha_address=peer.ha_address
-    )
+        return [replace(run, copy_list=copy_list) for run in runs[:1]] + runs[1:]
 
 
 class _Format(msgspec.Struct):
@@ -148,7 +108,7 @@ class ReplicaFile:
             if held == FORMAT:
                 return msgspec.json.decode(data, type=ReplicaRecord)
             if held == 1:
-                return self._upgraded(msgspec.json.decode(data, type=_Record1), me, has_lists)
+                return self._upgraded(data, me, has_lists)
         except msgspec.MsgspecError as error:
             # A promise that is forgotten may be broken: nobody goes on without it.
             raise DirectoryDamaged(
@@ -160,15 +120,27 @@ class ReplicaFile:
             ) from None
         raise ConfigError(f"{self._path} is of format {held}, this release knows {FORMAT}")
 
-    def _upgraded(self, record: _Record1, me: Peer, has_lists: bool) -> ReplicaRecord:
-        if has_lists and record.is_in_a_switch:
+    def _upgraded(self, data: bytes, me: Peer, has_lists: bool) -> ReplicaRecord:
+        record = msgspec.json.decode(data, type=ReplicaRecord)
+        old = msgspec.json.decode(data, type=_Record1)
+        if has_lists and old.is_in_a_switch(record.role):
             raise ConfigError(
                 f"{self._path} was left in the middle of a switch, or of a change of the replica"
                 " list: start this broker with the old release, finish it there (broker switch,"
                 " broker forget), and upgrade then"
             )
-        here = msgspec.structs.replace(me, directory_id=record.directory_id)
-        return record.renewed(here, has_lists=has_lists)
+        peers = {peer.id: peer for peer in old.counted}
+        if record.role is not BrokerRole.SLAVE:
+            peers[me.id] = replace(me, directory_id=record.directory_id)
+        elif record.master is not None and record.master.id:
+            peers[record.master.id] = record.master
+        listed = CopyList(tuple(peers[each] for each in sorted(peers)), old.in_sync_replicas)
+        return replace(
+            record,
+            format=FORMAT,
+            promised=Epoch(old.promised_epoch, ""),
+            history=old.runs(listed if has_lists else None),
+        )
 
     def save(self, record: ReplicaRecord) -> None:
         """On disk when this returns. Raises StoreFailure."""

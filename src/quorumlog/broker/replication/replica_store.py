@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import numpy as np
-
 from quorumlog.broker.message import BLANK_BYTES
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.store.log_files import BrokerRole, LogEnd, records_below, settle_end, walk
@@ -111,19 +109,13 @@ class ReplicaStore(MessageStore):
         position = self.reput.reput_from_offset
         ends = {key: queue.max_offset for key, queue in self.queues.items()}
         while (found := self.commit_log.read(position, self.commit_log.max_offset)) is not None:
-            records = found.records
-            if len(records):
-                shown = records.select(np.flatnonzero(records.in_queue))
-                for key, rows in shown.queues:
-                    if shown.starts[rows[-1]] + found.position >= self.queues.alive_from.get(key, 0):
-                        last = int(shown.columns.queue_offsets[rows[-1]])
-                        ends[key] = max(ends.get(key, 0), last + 1)
+            shown = found.records.shown
+            for key, rows in shown.queues:
+                if shown.starts[rows[-1]] + found.position >= self.queues.alive_from.get(key, 0):
+                    last = int(shown.columns.queue_offsets[rows[-1]])
+                    ends[key] = max(ends.get(key, 0), last + 1)
             position = found.next_position
         self.commit_log.next_queue_offsets = ends
-
-    def show_confirmed(self) -> None:
-        """More may be shown than before. Any thread."""
-        self.wakeup_reput()
 
     def stored_offset(self, key: QueueKey) -> int:
         if self.commit_log.role is BrokerRole.SLAVE:

@@ -12,12 +12,15 @@ logs of slaves ended that had more than it.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from quorumlog.broker.epochs import Epoch, Peer
-from quorumlog.broker.replication.acknowledgements import SlaveProgress
-from quorumlog.broker.replication.links import LinkWork, MasterSide, RecordAssembler, State
+from quorumlog.broker.replication.links import LinkToMaster, LinkToSlave, RecordAssembler
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+
+if TYPE_CHECKING:
+    from quorumlog.broker.replication.replica import BrokerReplica
 
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
@@ -25,33 +28,16 @@ _MOST_BODY_BYTES = 4 << 20
 _ROOM_BYTES = 64 << 10
 
 
-class RocketmqMasterLink:
-    """A `LinkToSlave`."""
-
-    is_of_newest_run = True
-
+class RocketmqMasterLink(LinkToSlave):
     def __init__(
-        self,
-        side: MasterSide,
-        host: str,
-        now_ms: float,
-        *,
-        chunk_bytes: int,
-        heartbeat_ms: float,
-        silence_ms: float,
+        self, side: BrokerReplica, host: str, now_ms: float, *, chunk_bytes: int, **intervals: float
     ) -> None:
         """`host`: two connections from one host count as one slave. Both are served: they may be of two
         slaves."""
-        self.closed = ""
-        self.next_offset = -1
-        self.out: list[Buffer] = []
+        super().__init__(side, now_ms, **intervals)
         self.most_chunk_bytes = chunk_bytes
-        self.mark: SlaveProgress | None = None
-        self._side = side
         self._peer = Peer(id=host, directory_id=host)
         self._received = bytearray()
-        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
-        self._heard_ms = self._spoke_ms = now_ms
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms
@@ -63,10 +49,6 @@ class RocketmqMasterLink:
             self._take(offset)
         del self._received[:whole]
 
-    @property
-    def is_greeted(self) -> bool:
-        return self.mark is not None
-
     def _take(self, offset: int) -> None:
         side = self._side
         if self.mark is None and side.is_ahead(self._peer.id, offset):
@@ -76,16 +58,14 @@ class RocketmqMasterLink:
             )
         elif not 0 <= offset <= side.max_offset:
             self.close(f"the slave's log ends at {offset}, the master's at {side.max_offset}")
-        elif self.mark is None:
-            if 0 < offset < side.min_offset:
-                self.close(f"the slave's log ends at {offset}, the master's begins at {side.min_offset}")
-                return
-            # RocketMQ sends an empty slave its last file only; it takes all of them as well.
-            self.next_offset = offset or side.min_offset
-            self.mark = side.slave_came(self._peer, self, None)
-            assert self.mark is not None
-            side.slave_reported(self.mark, offset, offset)
+        elif self.mark is None and 0 < offset < side.min_offset:
+            self.close(f"the slave's log ends at {offset}, the master's begins at {side.min_offset}")
         else:
+            if self.mark is None:
+                # RocketMQ sends an empty slave its last file only; it takes all of them as well.
+                self.next_offset = offset or side.min_offset
+                self.mark = side.slave_came(self._peer, self, None)
+                assert self.mark is not None
             side.slave_reported(self.mark, offset, offset)
 
     def data(self, body: bytes) -> list[Buffer]:
@@ -93,38 +73,15 @@ class RocketmqMasterLink:
         self.next_offset += len(body)
         return [head, body]
 
-    def spoke(self, now_ms: float) -> None:
-        self._spoke_ms = now_ms
-
-    def confirmed(self) -> None:
-        pass
-
-    def state(self, state: State) -> None:
-        pass
-
-    def tick(self, now_ms: float) -> None:
-        if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"the other side was silent for {self._silence_ms:.0f} ms")
-        elif now_ms >= self._spoke_ms + self._heartbeat_ms and self.next_offset >= 0:
+    def _say_something(self, now_ms: float) -> None:
+        if self.next_offset >= 0:
             self._spoke_ms = now_ms
             self.out.append(_HEAD.pack(self.next_offset, 0))
 
-    def end(self, reason: str) -> None:
-        self.close(reason)
 
-    def close(self, reason: str) -> None:
-        self.closed = self.closed or reason
-
-
-class RocketmqSlaveLink:
-    """A `LinkToMaster`."""
-
+class RocketmqSlaveLink(LinkToMaster):
     epoch = Epoch()
     asks_flush = False
-    comes_back = False
-    is_heard = True
-    """There is one dialect to speak."""
-    master: Peer | None = None
 
     def __init__(
         self,
@@ -134,18 +91,17 @@ class RocketmqSlaveLink:
         *,
         own_tail: tuple[int, bytes] | None = None,
         reports_flushed: bool,
-        heartbeat_ms: float,
-        silence_ms: float,
+        **intervals: float,
     ) -> None:
         """`own_tail`: where the last record begins, and its bytes; None: it is not known."""
-        self.closed = ""
-        self.refused = False
+        super().__init__(now_ms, **intervals)
+        self.is_heard = True  # there is one dialect to speak
         first, self._tail = own_tail or (max_offset, b"")
         self._compared = first
         """The next byte that comes of what the own log has."""
         self._tail_stop = first + len(self._tail)
         self._max_offset = max_offset
-        self.out: list[Buffer] = [_OFFSET.pack(first)]
+        self.out = [_OFFSET.pack(first)]
         self._is_empty = max_offset == 0
         self._file_bytes = file_bytes
         self._assembler = RecordAssembler(max_offset, file_bytes)
@@ -153,9 +109,6 @@ class RocketmqSlaveLink:
         self._room = memoryview(bytearray(_ROOM_BYTES))
         self._reports_flushed = reports_flushed
         self._reported = first
-        self._work = LinkWork()
-        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
-        self._heard_ms = self._spoke_ms = now_ms
 
     def get_buffer(self) -> memoryview:
         return self._room
@@ -210,8 +163,7 @@ class RocketmqSlaveLink:
         if offset != at:
             raise ProtocolViolation(f"the master sends from {offset} on, and was asked to begin at {at}")
         if not body:
-            self.refused = True
-            self.close(
+            self.refuse(
                 f"the master sends nothing from {at} on, and the own log ends at {self._max_offset}: the"
                 " master has lost what it had sent, or has deleted it by age. Make this broker the"
                 " master, or empty its directory to follow that one"
@@ -219,8 +171,7 @@ class RocketmqSlaveLink:
             return offset, body
         own = self._tail[at - self._tail_stop + len(self._tail) :][: len(body)]
         if not body.startswith(own):
-            self.refused = True
-            self.close(
+            self.refuse(
                 f"the master has another record at {self._tail_stop - len(self._tail)} than the own log,"
                 f" which ends at {self._max_offset}: it has lost messages that it had sent. Make this"
                 " broker the master, or empty its directory to follow that one"
@@ -230,26 +181,12 @@ class RocketmqSlaveLink:
         self._compared += held
         return offset + held, body[held:]
 
-    def take_work(self) -> LinkWork:
-        work, self._work = self._work, LinkWork()
-        return work
-
-    def follows(self, start_offset: int) -> None:
-        pass
-
     def done(self, written: int, flushed: int, now_ms: float) -> None:
         offset = flushed if self._reports_flushed else written
         if offset > self._reported:
             self._reported = offset
-            self._spoke_ms = now_ms
-            self.out.append(_OFFSET.pack(offset))
+            self._say_something(now_ms)
 
-    def tick(self, now_ms: float) -> None:
-        if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"the master was silent for {self._silence_ms:.0f} ms")
-        elif now_ms >= self._spoke_ms + self._heartbeat_ms:
-            self._spoke_ms = now_ms
-            self.out.append(_OFFSET.pack(self._reported))
-
-    def close(self, reason: str) -> None:
-        self.closed = self.closed or reason
+    def _say_something(self, now_ms: float) -> None:
+        self._spoke_ms = now_ms
+        self.out.append(_OFFSET.pack(self._reported))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import deque
@@ -35,6 +34,7 @@ from quorumlog.broker.store.log_files import (
     PutRequest,
     damaged,
     read_records,
+    sync_files,
 )
 from quorumlog.errors import BadRequest, BodyTooLarge, DiskFull, LedgerError, StoreFailure
 from quorumlog.store.segment import PAGE_BYTES
@@ -105,20 +105,18 @@ class PutBatch:
         if records.lone is not None and self._takes_lone(records.lone):
             return refused
         columns = records.columns
-        for number in self._requests_of(~columns.good):
-            refused[number] = MessageIllegal("a record of the batch has not the shape of one")
-        if refused:
-            return refused
-        for number in self._requests_of(~records.bodies_good()):
-            refused[number] = MessageIllegal("the CRC of a body does not match")
-        for number in self._requests_of(columns.body_sizes > MAX_BODY_BYTES):
-            refused[number] = BodyTooLarge(
-                f"a body is above the limit of {MAX_BODY_BYTES} bytes; split it"
-            )
+        if not columns.good.all():
+            shapeless = MessageIllegal("a record of the batch has not the shape of one")
+            return dict.fromkeys(self._requests_of(~columns.good), shapeless)
         if self._kept_property_bytes:
-            refused = self._without_room() | refused
-        for number in self._requests_of(~records.in_queue):
-            refused[number] = MessageIllegal("transaction messages are not taken")
+            refused = self._without_room()
+        too_large = f"a body is above the limit of {MAX_BODY_BYTES} bytes; split it"
+        for mask, refusal in (
+            (~records.bodies_good(), MessageIllegal("the CRC of a body does not match")),
+            (columns.body_sizes > MAX_BODY_BYTES, BodyTooLarge(too_large)),
+            (~records.in_queue, MessageIllegal("transaction messages are not taken")),
+        ):
+            refused |= dict.fromkeys(self._requests_of(mask), refusal)
         sizes = np.diff(self.ends, prepend=0)
         for number in np.flatnonzero(sizes + BLANK_BYTES > self._file_bytes).tolist():
             refused[number] = BodyTooLarge(
@@ -130,13 +128,11 @@ class PutBatch:
         for number, (queue, rows) in enumerate(queues):
             of_row[rows] = number
             if not self._takes(queue):
-                mask = np.zeros(len(records), bool)
-                mask[rows] = True
-                for request in self._requests_of(mask):
-                    refused[request] = UnknownTopic(
-                        f"there is no topic {queue.topic} with a queue {queue.queue_id}; quorumlog"
-                        " broker status shows them"
-                    )
+                unknown = UnknownTopic(
+                    f"there is no topic {queue.topic} with a queue {queue.queue_id}; quorumlog"
+                    " broker status shows them"
+                )
+                refused |= dict.fromkeys(self._requests_of(of_row == number), unknown)
         if len(queues) > 1:
             low = np.minimum.reduceat(of_row, self.row_starts)
             mixed = low != np.maximum.reduceat(of_row, self.row_starts)
@@ -160,16 +156,16 @@ class PutBatch:
         """Requests with a message that has no room for a retry."""
         columns, kept = self.records.columns, self._kept_property_bytes
         limits = MAX_PROPERTIES_BYTES - np.where(columns.reconsume_times == 0, kept, 0)
-        rows = np.flatnonzero(columns.property_sizes > limits)
-        numbers = np.searchsorted(self.row_ends, rows, side="right").tolist()
+        too_large = columns.property_sizes > limits
         refused = dict[int, LedgerError]()
-        for row, number in zip(rows.tolist(), numbers, strict=True):
-            if number not in refused:
-                refused[number] = BadRequest(
-                    f"properties of {columns.property_sizes[row]} bytes are above the limit of"
-                    f" {limits[row]}: {kept} of {MAX_PROPERTIES_BYTES} are reserved for properties that"
-                    " a retry adds; put them into the body"
-                )
+        for number in self._requests_of(too_large):
+            start = int(self.row_starts[number])
+            row = start + int(np.argmax(too_large[start:]))
+            refused[number] = BadRequest(
+                f"properties of {columns.property_sizes[row]} bytes are above the limit of"
+                f" {limits[row]}: {kept} of {MAX_PROPERTIES_BYTES} are reserved for properties that"
+                " a retry adds; put them into the body"
+            )
         return refused
 
     def _requests_of(self, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:
@@ -510,14 +506,7 @@ class CommitLog:
         is_full = self.files.base_of(end_position) != self.files.base_of(first)
         if pages < least_pages and not is_full:
             return
-        for base in range(self.files.base_of(first), end_position, self.files.segment_bytes):
-            file = self.files.file_at(base)
-            if file is None or not file.acquire():
-                continue  # deleted by age meanwhile
-            try:
-                file.sync()
-            finally:
-                file.release()
+        sync_files(self.files, first, end_position)
         self.flushed_offset = end_position
         self._flushed_file.record(end_position)
         checkpoint = self._store.checkpoint
@@ -541,6 +530,3 @@ class CommitLog:
     def close(self) -> None:
         self._flushed_file.close()
         self.files.close()
-
-
-log = logging.getLogger("quorumlog.broker")

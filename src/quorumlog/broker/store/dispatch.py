@@ -27,6 +27,9 @@ log = logging.getLogger("quorumlog.broker")
 class QueueHole(Exception):
     """A message follows that is not the next one of its queue: units of it were lost."""
 
+    def __init__(self, key: QueueKey, problem: str) -> None:
+        super().__init__(f"{key.topic} queue {key.queue_id}: {problem}")
+
 
 class Dispatcher:
     def __init__(
@@ -82,35 +85,25 @@ class Dispatcher:
                     continue
             queue = self._queues.queue_of(key)
             first = int(offsets[0])
-            is_empty = queue.min_offset == queue.max_offset
-            if (
-                first > queue.max_offset
-                and is_empty
-                and self._queues.begins_anywhere
-                and not queue.begin_is_known
-            ):
+            may_begin = queue.min_offset == queue.max_offset and not queue.begin_is_known
+            if first > queue.max_offset and may_begin and self._queues.begins_anywhere:
                 queue.begin_at(first)
                 self._queues.record_ends()
             skipped = max(queue.max_offset - first, 0)
             if skipped and not again:
-                raise QueueHole(
-                    f"{key.topic} queue {key.queue_id}: offset {first} follows where {queue.max_offset}"
-                    " is next"
-                )
+                raise QueueHole(key, f"offset {first} follows where {queue.max_offset} is next")
             if first > queue.max_offset:
-                raise QueueHole(f"{key.topic} queue {key.queue_id}: {queue.max_offset} is missing")
+                raise QueueHole(key, f"{queue.max_offset} is missing")
             if not (offsets == np.arange(first, first + len(rows))).all():
-                raise QueueHole(f"{key.topic} queue {key.queue_id}: its numbers are not in order")
+                raise QueueHole(key, "its numbers are not in order")
             if self.next_offsets is not None:
                 self.next_offsets[key] = int(offsets[-1]) + 1
             if skipped:
                 held, rows = rows[:skipped], rows[skipped:]
                 held_codes = None if self.next_offsets is None else codes[held]
                 if not queue.names(first, shown_at[held], shown.sizes[held], held_codes):
-                    raise QueueHole(
-                        f"{key.topic} queue {key.queue_id}: {first} lies at {shown_at[held[0]]}, and its"
-                        " unit names another message"
-                    )
+                    place = f"{first} lies at {shown_at[held[0]]}"
+                    raise QueueHole(key, f"{place}, and its unit names another message")
             if not len(rows):
                 continue
             queue.begin_is_known = True
@@ -179,12 +172,8 @@ class Dispatcher:
         return codes
 
 
-# ---------------------------------------------------------------- ReputMessageService
-# Follows the commit log up to its confirm offset, and dispatches.
-
-
 class ReputMessageService:
-    """`run_once` from one thread."""
+    """Follows the commit log up to its confirm offset, and dispatches. `run_once` from one thread."""
 
     interval_ms = 50
     """Where nothing wakes it."""
@@ -232,9 +221,9 @@ class ReputMessageService:
 # ----------------------------------------------------------------
 # What the state machine of messages is saved as:
 #
-# head      4 bytes of length, msgpack: version, end position, last time, queues, number of keys queues
-# the units of each in the order of the head, 20 bytes each keys      hash 8, position 8, time 8 of each
-# entry of the index, oldest first
+#     head    4 bytes of length, msgpack: end position, last time, queues, number of keys
+#     queues  the units of each in the order of the head, 20 bytes each
+#     keys    hash 8, position 8, time 8 of each entry of the index, oldest first
 
 MESSAGES = "messages"
 PIECE_UNITS = 50_000
@@ -257,17 +246,6 @@ class DispatchHead(msgspec.Struct, frozen=True, array_like=True):
     keys: int = 0
 
 
-def head_of(
-    end_position: int, last_time_ms: int, queues: ConsumeQueues, index: IndexService | None
-) -> DispatchHead:
-    rows = [
-        QueueRange(key.topic, key.queue_id, queue.min_offset, queue.max_offset)
-        for key, queue in queues.items()
-    ]
-    keys = 0 if index is None else sum(file.count - 1 for file in index.files)
-    return DispatchHead(end_position, last_time_ms, rows, keys)
-
-
 def save_queues(
     writer: SnapshotWriter,
     end_position: int,
@@ -277,17 +255,17 @@ def save_queues(
 ) -> Iterator[None]:
     """The state at the first slice: messages dispatched later come after it. Nothing may be dropped
     meanwhile."""
-    head = head_of(end_position, last_time_ms, queues, index)
     files = [] if index is None else [(file, file.count) for file in index.files]
+    saved = [(queue, queue.min_offset, queue.max_offset, key) for key, queue in queues.items()]
+    rows = [QueueRange(*key, begin, end) for _, begin, end, key in saved]
+    head = DispatchHead(end_position, last_time_ms, rows, sum(count - 1 for _, count in files))
     data = msgspec.msgpack.encode(head)
     writer.write(len(data).to_bytes(4, "big") + data)
-    for row in head.queues:
-        queue = queues.get(QueueKey(row.topic, row.queue_id))
-        assert queue is not None, row
-        for first in range(row.min_offset, row.max_offset, PIECE_UNITS):
-            stop = min(first + PIECE_UNITS, row.max_offset)
+    for queue, begin, end, key in saved:
+        for first in range(begin, end, PIECE_UNITS):
+            stop = min(first + PIECE_UNITS, end)
             units = queue.units(first, stop)
-            assert len(units) == stop - first, (row, first, len(units))
+            assert len(units) == stop - first, (key, first, len(units))
             writer.write(units.tobytes())
             yield
     for file, count in files:
@@ -319,9 +297,6 @@ def load_queues(
         count = min(PIECE_UNITS, head.keys - first)
         keys = np.frombuffer(reader.read(count * KEY.itemsize), KEY)
         if index is not None:
-            index.put_keys(
-                keys["hash"].astype(np.int64),
-                keys["position"].astype(np.int64),
-                keys["time_ms"].astype(np.int64),
-            )
+            hashes, positions, times = (keys[name].astype(np.int64) for name in KEY.names or ())
+            index.put_keys(hashes, positions, times)
     return head

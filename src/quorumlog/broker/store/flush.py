@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import PutStatus
+from quorumlog.broker.store.log_files import disk_work
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, refusal
+from quorumlog.store.disk import Disk, DiskFile
 
 if TYPE_CHECKING:
     from quorumlog.broker.store.commit_log import CommitLog
@@ -121,11 +122,9 @@ class FlushService:
             request.complete(PutStatus.SERVICE_NOT_AVAILABLE)
 
 
-# ---------------------------------------------------------------- ServiceThread
-# Calls a service again and again, when its interval is over or when it is woken.
-
-
 class ServiceThread:
+    """Calls a service again and again, when its interval is over or when it is woken."""
+
     def __init__(
         self,
         name: str,
@@ -207,7 +206,7 @@ class StoreCheckpoint:
     def open(cls, disk: Disk, root: str) -> StoreCheckpoint:
         """Made at full length if it is not there. Raises StoreFailure."""
         path = f"{root}/{CHECKPOINT_NAME}"
-        try:
+        with disk_work(path, "opened"):
             if not disk.exists(path):
                 file = disk.open(path, create=True)
                 file.pwritev([bytes(CHECKPOINT_BYTES)], 0)
@@ -218,20 +217,16 @@ class StoreCheckpoint:
             if file.size() < CHECKPOINT_BYTES:
                 file.set_size(CHECKPOINT_BYTES)
             return cls(file)
-        except OSError as error:
-            raise StoreFailure(refusal(path, "opened", error)) from error
 
     @classmethod
     def peek(cls, disk: Disk, root: str) -> int:
         """physicMsgTimestamp of the file as it is; 0 without one. Raises StoreFailure."""
         path = f"{root}/{CHECKPOINT_NAME}"
-        try:
+        with disk_work(path, "read"):
             if not disk.exists(path):
                 return 0
             with closing(disk.open(path, writable=False)) as file:
                 return cls(file).physic_msg_timestamp
-        except OSError as error:
-            raise StoreFailure(refusal(path, "read", error)) from error
 
     @property
     def min_timestamp(self) -> int:
@@ -254,11 +249,9 @@ class StoreCheckpoint:
                 self.master_flushed_offset,
                 self.confirm_phy_offset,
             )
-            try:
+            with disk_work(self._file.path, "written"):
                 self._file.pwritev([data], 0)
                 self._file.sync()
-            except OSError as error:
-                raise StoreFailure(refusal(self._file.path, "written", error)) from error
 
     def close(self) -> None:
         self._file.close()

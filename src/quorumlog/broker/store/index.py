@@ -19,6 +19,7 @@ from quorumlog.broker.config import (
 )
 from quorumlog.broker.record_batch import Int64Array, RecordBatch, key_hash_of
 from quorumlog.broker.store.flush import StoreCheckpoint
+from quorumlog.broker.store.log_files import delete_files, disk_work, is_file_name
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
 from quorumlog.store.recovery import SetAside
@@ -107,17 +108,12 @@ class IndexFile:
         return cls(path, file, slot_count, entry_count)
 
     @property
-    def is_full(self) -> bool:
-        return self.count >= self.entry_count
-
-    @property
     def room(self) -> int:
         return self.entry_count - self.count
 
-    @property
-    def is_in_memory(self) -> bool:
-        """True if all that `put` needs is in memory."""
-        return self._slots is not None
+    def has_room(self, keys: int) -> bool:
+        """And all that `put` needs is in memory."""
+        return self._slots is not None and keys <= self.room
 
     # ---------------------------------------------------------------- writing
 
@@ -237,13 +233,8 @@ class IndexFile:
                 return
             assert self._slots is not None
             pages = sorted(self._dirty_pages)
-            contents = [
-                (
-                    page,
-                    self._slots[page * _PAGE_SLOTS : (page + 1) * _PAGE_SLOTS].astype(">u4").tobytes(),
-                )
-                for page in pages
-            ]
+            parts = [self._slots[page * _PAGE_SLOTS :][:_PAGE_SLOTS] for page in pages]
+            contents = [part.astype(">u4").tobytes() for part in parts]
             header = _HEADER.pack(
                 self.begin_time_ms,
                 self.end_time_ms,
@@ -254,14 +245,12 @@ class IndexFile:
             )
             self._dirty_pages.clear()
             self._is_dirty = False
-        try:
-            for page, data in contents:
+        with disk_work(self.path, "written"):
+            for page, data in zip(pages, contents, strict=True):
                 self._file.pwritev([data], INDEX_HEADER_BYTES + page * _PAGE_SLOTS * INDEX_SLOT_BYTES)
             self._file.sync()
             self._file.pwritev([header], 0)
             self._file.sync()
-        except OSError as error:
-            raise StoreFailure(refusal(self.path, "written", error)) from error
 
     # ---------------------------------------------------------------- finding
 
@@ -335,7 +324,6 @@ class IndexService:
         set_aside: SetAside | None,
         *,
         is_clean: bool,
-        writable: bool = True,
     ) -> None:
         """After an unclean stop a file with more than the checkpoint vouches for is deleted, and derived
         anew. Raises StoreFailure."""
@@ -347,22 +335,19 @@ class IndexService:
         self.files: list[IndexFile] = []
         for name in disk.list(self.path):
             path = f"{self.path}/{name}"
-            known = len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
-            if not known or disk.size_of(path) != config.index_file_bytes:
+            if not is_file_name(name, _NAME_DIGITS) or disk.size_of(path) != config.index_file_bytes:
                 if set_aside is not None:
                     kept = set_aside.take(path, f"index-{name}")
                     log.warning("%s does not belong there: moved to %s", path, kept)
                 continue
-            try:
+            with disk_work(path, "opened"):
                 file = IndexFile(
                     path,
-                    disk.open(path, writable=writable),
+                    disk.open(path),
                     config.max_hash_slot_num,
                     config.max_index_num,
                     slots_are_good=is_clean,
                 )
-            except OSError as error:
-                raise StoreFailure(refusal(path, "opened", error)) from error
             if not is_clean and file.end_time_ms > checkpoint.index_msg_timestamp:
                 self._delete([file])
                 continue
@@ -377,8 +362,7 @@ class IndexService:
     def has_room(self, keys: int, since_ms: int) -> bool:
         """`put` of so many makes no file and reads none: the last one has grown since then."""
         last = self.files[-1] if self.files else None
-        is_hot = last is not None and last.end_time_ms >= since_ms
-        return keys == 0 or (last is not None and is_hot and last.is_in_memory and keys <= last.room)
+        return not keys or (last is not None and last.end_time_ms >= since_ms and last.has_room(keys))
 
     def put(self, records: RecordBatch, record_positions: Int64Array) -> None:
         """Keys of records, each at its position in the log. Raises DiskFull, StoreFailure."""
@@ -424,21 +408,19 @@ class IndexService:
             first = stop
 
     def _writable_file(self) -> IndexFile:
-        if self.files and not self.files[-1].is_full:
-            return self.files[-1]
-        if self.files:
-            self.flush()
+        last = self.files[-1] if self.files else None
+        if last is not None and last.room > 0:
+            return last
         name = index_file_name(self._wall_clock())
-        if self.files:
+        if last is not None:
+            self.flush()
             # The one before may be named by a clock that is hours ahead: a Java broker's by local time.
             # Names are sorted and never read as times.
-            after = int(self.files[-1].path.rpartition("/")[2]) + 1
+            after = int(last.path.rpartition("/")[2]) + 1
             name = max(name, f"{after:0{_NAME_DIGITS}d}")
-        path = f"{self.path}/{name}"
-        last = self.files[-1] if self.files else None
         file = IndexFile.create(
             self._disk,
-            path,
+            f"{self.path}/{name}",
             self._config.max_hash_slot_num,
             self._config.max_index_num,
             end_position=0 if last is None else last.end_position,
@@ -482,14 +464,9 @@ class IndexService:
 
     def _delete(self, files: list[IndexFile]) -> None:
         """A file that came back with a loss of power would seem to hold what has come since."""
-        try:
-            for file in files:
-                file.close()
-                self._disk.unlink(file.path)
-            if files:
-                self._disk.sync_directory(self.path)
-        except OSError as error:
-            raise StoreFailure(refusal(self.path, "deleted", error)) from error
+        for file in files:
+            file.close()
+        delete_files(self._disk, self.path, [file.path.rpartition("/")[2] for file in files])
 
     def drop_before(self, position: int) -> None:
         """Files whose last record lies below are deleted; not the last one."""

@@ -13,10 +13,10 @@ import numpy as np
 from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.flush import StoreCheckpoint
-from quorumlog.broker.store.log_files import LogEnd, LogRecords, walk
+from quorumlog.broker.store.log_files import LogEnd, LogRecords, disk_work, walk
 from quorumlog.broker.store.queues import QUEUES_NAME, ConsumeQueues
-from quorumlog.errors import ConfigError, StoreFailure
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.errors import ConfigError
+from quorumlog.store.disk import Disk
 from quorumlog.store.segments import SegmentList
 from quorumlog.store.state_files import read_file
 
@@ -37,22 +37,6 @@ class JavaTopic(msgspec.Struct, frozen=True, rename="camel"):
     read_queue_nums: int = 1
     write_queue_nums: int = 1
     perm: int = 6
-
-
-class _Topics(msgspec.Struct, rename="camel"):
-    topic_config_table: dict[str, JavaTopic] = {}
-
-
-class _Groups(msgspec.Struct, rename="camel"):
-    subscription_group_table: dict[str, dict[str, object]] = {}
-
-
-class _Offsets(msgspec.Struct, rename="camel"):
-    offset_table: dict[str, dict[int, int]] = {}
-
-
-class _Delays(msgspec.Struct, rename="camel"):
-    offset_table: dict[int, int] = {}
 
 
 class JavaConfig(NamedTuple):
@@ -82,15 +66,17 @@ def read_java_config(disk: Disk, root: str) -> JavaConfig:
         if disk.exists(path):
             notes.append(f"{path} (settings in RocksDB) is not read, only the JSON beside it")
     topics = read_java_topics(disk, root, notes)
-    groups = _read(disk, f"{folder}/subscriptionGroup.json", _Groups, notes)
-    of_offsets = [_read(disk, f"{folder}/{name}", _Offsets, notes) for name in _NAMES_OF_OFFSETS]
-    delays = _read(disk, f"{folder}/delayOffset.json", _Delays, notes)
-    offsets = next((each for each in of_offsets if each is not None), None)
+    path = f"{folder}/subscriptionGroup.json"
+    groups = _read(disk, path, "subscriptionGroupTable", dict[str, dict[str, object]], notes)
+    of_offsets = [
+        _read(disk, f"{folder}/{name}", "offsetTable", dict[str, dict[int, int]], notes)
+        for name in _NAMES_OF_OFFSETS
+    ]
     return JavaConfig(
         topics,
-        None if groups is None else sorted(groups.subscription_group_table),
-        None if offsets is None else offsets.offset_table,
-        None if delays is None else delays.offset_table,
+        None if groups is None else sorted(groups),
+        next((each for each in of_offsets if each is not None), None),
+        _read(disk, f"{folder}/delayOffset.json", "offsetTable", dict[int, int], notes),
         int.from_bytes(_content(disk, f"{folder}/timercheck")[:8], "big"),
         notes,
     )
@@ -98,18 +84,20 @@ def read_java_config(disk: Disk, root: str) -> JavaConfig:
 
 def read_java_topics(disk: Disk, root: str, notes: list[str]) -> dict[str, JavaTopic] | None:
     """As `read_java_config`."""
-    topics = _read(disk, f"{root}/{CONFIG_FOLDER_NAME}/topics.json", _Topics, notes)
-    return None if topics is None else topics.topic_config_table
+    path = f"{root}/{CONFIG_FOLDER_NAME}/topics.json"
+    return _read(disk, path, "topicConfigTable", dict[str, JavaTopic], notes)
 
 
-def _read(disk: Disk, path: str, kind: type[_T], notes: list[str]) -> _T | None:
+def _read(disk: Disk, path: str, table: str, kind: type[_T], notes: list[str]) -> _T | None:
+    """The table of that file; without an entry it is empty. None: there is no such file."""
     problems = []
     for each in (path, f"{path}.bak"):
         data = _content(disk, each)
         if not data:
             continue
         try:
-            decoded = msgspec.json.decode(_quoted(data), type=kind)
+            tables = msgspec.json.decode(_quoted(data), type=dict[str, msgspec.Raw])
+            decoded = msgspec.json.decode(tables.get(table, b"{}"), type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             problems.append(f"{each}: {error}")
             continue
@@ -123,10 +111,8 @@ def _read(disk: Disk, path: str, kind: type[_T], notes: list[str]) -> _T | None:
 
 def _content(disk: Disk, path: str) -> bytes:
     """Empty where there is none. Raises StoreFailure."""
-    try:
+    with disk_work(path, "read"):
         return read_file(disk, path) or b"" if disk.exists(path) else b""
-    except OSError as error:
-        raise StoreFailure(refusal(path, "read", error)) from error
 
 
 def _quoted(data: bytes) -> str:
@@ -266,13 +252,8 @@ def wrong_units(
     for key, rows in shown.queues:
         if not _names(queues, key, shown, rows, found.position, unconfirmed):
             first, last = shown.columns.queue_offsets[rows[[0, -1]]].tolist()
-            wrong.append(
-                (
-                    key,
-                    f"{key.topic} queue {key.queue_id}: units {first} to {last} do not name their"
-                    " messages",
-                )
-            )
+            what = f"{key.topic} queue {key.queue_id}: units {first} to {last}"
+            wrong.append((key, f"{what} do not name their messages"))
     return wrong
 
 

@@ -8,7 +8,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -21,7 +21,7 @@ from quorumlog.broker.message import PutMessageResult
 from quorumlog.broker.record_batch import RecordBatch, ScanStop, gather, scan_records
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, StoreFailure
-from quorumlog.store.disk import Disk, is_no_damage, kept_descriptors, reason_of, refusal
+from quorumlog.store.disk import Disk, is_folder, is_no_damage, kept_descriptors, reason_of, refusal
 from quorumlog.store.recovery import SetAside
 from quorumlog.store.segment import Segment
 from quorumlog.store.segments import NAME_DIGITS, SegmentList, segment_name
@@ -95,14 +95,44 @@ log = logging.getLogger("quorumlog.broker")
 LARGEST_NAMED_SEGMENT = 2 * (1 << 30) - 1
 
 
+@contextmanager
+def disk_work(path: str, action: str) -> Iterator[None]:
+    """An OSError becomes a StoreFailure."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreFailure(refusal(path, action, error)) from error
+
+
+def delete_files(disk: Disk, folder: str, names: Sequence[str] | None = None) -> None:
+    """Gone for good when this returns. `names`: None: all. Raises StoreFailure."""
+    with disk_work(folder, "deleted"):
+        gone = disk.list(folder) if names is None else names
+        for name in gone:
+            disk.unlink(f"{folder}/{name}")
+        if gone:
+            disk.sync_directory(folder)
+
+
+def sync_files(files: SegmentList, position: int, stop: int) -> None:
+    """Those that hold this range, but for files that retention has deleted meanwhile. Raises OSError."""
+    for base in range(files.base_of(position), stop, files.segment_bytes):
+        file = files.file_at(base)
+        if file is not None and file.acquire():
+            try:
+                file.sync()
+            finally:
+                file.release()
+
+
 def set_aside_of(disk: Disk, root: str, max_bytes: int, file_bytes: int) -> SetAside:
     """`ROOT/set-aside`: never in a folder that Java reads."""
     segment_bytes = max(512, min(file_bytes, LARGEST_NAMED_SEGMENT))
     return SetAside(disk, root, StoreConfig(max_set_aside_bytes=max_bytes, segment_bytes=segment_bytes))
 
 
-def is_file_name(name: str) -> bool:
-    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+def is_file_name(name: str, digits: int = NAME_DIGITS) -> bool:
+    return len(name) == digits and name.isascii() and name.isdigit()
 
 
 def file_sizes(disk: Disk, folder: str) -> dict[int, int]:
@@ -112,20 +142,12 @@ def file_sizes(disk: Disk, folder: str) -> dict[int, int]:
     }
 
 
-def _is_folder(disk: Disk, path: str) -> bool:
-    try:
-        disk.list(path)
-    except NotADirectoryError:
-        return False
-    return True
-
-
 def open_file_list(
     disk: Disk,
     folder: str,
     file_bytes: int,
     *,
-    option: str,
+    option: str = "mapped_file_size_commit_log",
     set_aside: SetAside | None = None,
     writable: bool = True,
     sizes_are_known: bool = False,
@@ -157,7 +179,7 @@ def open_file_list(
             )
     for name in disk.list(folder):
         path = f"{folder}/{name}"
-        if set_aside is None or (is_file_name(name) and int(name) in sizes) or _is_folder(disk, path):
+        if set_aside is None or (is_file_name(name) and int(name) in sizes) or is_folder(disk, path):
             continue
         try:
             kept = set_aside.take(path, f"{folder.rsplit('/', 1)[-1]}-{name}")
@@ -179,10 +201,8 @@ def open_file_list(
                     " storePathCommitLog names: copy the files of all of them into that folder"
                 )
             path = f"{folder}/{segment_name(base)}"
-            try:
+            with disk_work(path, "opened"):
                 files.adopt(Segment.open(disk, path, base, file_bytes, writable=writable))
-            except OSError as error:
-                raise StoreFailure(refusal(path, "opened", error)) from error
     files.reserved_position = files.end_position if not writable else files.first_position
     return files
 
@@ -206,8 +226,8 @@ _FLUSHED = struct.Struct(">qqq")
 
 def flushed_of(payload: bytes) -> tuple[int, int, int]:
     """The position, and the two sizes."""
-    position, file_bytes, queue_bytes = _FLUSHED.unpack_from(payload)
-    return position, file_bytes, queue_bytes
+    found: tuple[int, int, int] = _FLUSHED.unpack_from(payload)
+    return found
 
 
 class FlushedFile:
@@ -215,8 +235,7 @@ class FlushedFile:
 
     def __init__(self, slots: SlotFile, file_bytes: int, queue_bytes: int) -> None:
         self._slots = slots
-        self._file_bytes = file_bytes
-        self._queue_bytes = queue_bytes
+        self._sizes = file_bytes, queue_bytes
         self._lock = threading.Lock()
 
     @classmethod
@@ -231,11 +250,9 @@ class FlushedFile:
             disk.sync_directory(root)
         opened = cls(slots, file_bytes, queue_bytes)
         if slots.payload is not None:
-            _, *sizes = flushed_of(slots.payload)
-            for option, held, configured in (
-                ("mapped_file_size_commit_log", sizes[0], file_bytes),
-                ("mapped_file_size_consume_queue", sizes[1], queue_bytes),
-            ):
+            options = "mapped_file_size_commit_log", "mapped_file_size_consume_queue"
+            sizes = flushed_of(slots.payload)[1:]
+            for option, held, configured in zip(options, sizes, opened._sizes, strict=True):
                 if held != configured:
                     opened.close()
                     raise ConfigError(
@@ -252,12 +269,12 @@ class FlushedFile:
     def record(self, position: int) -> None:
         """Not synced: a killed process loses nothing of it."""
         with self._lock:
-            self._slots.write(_FLUSHED.pack(position, self._file_bytes, self._queue_bytes))
+            self._slots.write(_FLUSHED.pack(position, *self._sizes))
 
     def record_synced(self, position: int) -> None:
         """Lower, too."""
         with self._lock:
-            self._slots.write_both_synced(_FLUSHED.pack(position, self._file_bytes, self._queue_bytes))
+            self._slots.write_both_synced(_FLUSHED.pack(position, *self._sizes))
 
     def close(self) -> None:
         with self._lock:
@@ -271,13 +288,13 @@ READ_BYTES = 4 << 20
 
 
 def read_records(
-    files: SegmentList, position: int, stop_position: int, *, most_bytes: int = READ_BYTES
+    files: SegmentList, position: int, stop_position: int
 ) -> tuple[LogRecords | None, ScanStop]:
     """Records that end at `stop_position` or before, of one file; and why there are no more. Raises
     OSError."""
     file_stop = files.stop_of(position)
     stop = min(stop_position, file_stop)
-    wanted = most_bytes
+    wanted = READ_BYTES
     while True:
         size_bytes = min(wanted, stop - position)
         # A file that a crash has left short is read as what a start makes of it.
@@ -304,10 +321,13 @@ def records_below(found: LogRecords, stop_position: int) -> LogRecords | None:
     records = found.records
     ends = records.starts + records.sizes + found.position
     count = int((ends <= stop_position).sum())
-    if not count:
-        return None
+    return first_records(found, count, int(ends[count - 1])) if count else None
+
+
+def first_records(found: LogRecords, count: int, next_position: int) -> LogRecords:
+    records = found.records
     part = RecordBatch(records.buffer, records.starts[:count], records.sizes[:count])
-    return LogRecords(found.position, part, int(ends[count - 1]))
+    return LogRecords(found.position, part, next_position)
 
 
 def verified(
@@ -331,9 +351,8 @@ def verified(
         checks.append((is_whole, "is torn"))
     first, problem = len(batch), ""
     for good, what in checks:
-        bad = np.flatnonzero(~good)
-        if len(bad) and bad[0] < first:
-            first, problem = int(bad[0]), what
+        if not good[:first].all():
+            first, problem = int(np.argmin(good)), what
     if check_bodies and first:
         good = batch.select(np.arange(first)).bodies_good()
         if not good.all():
@@ -397,12 +416,7 @@ def walk(
             return
         good, problem = verified(found, check_bodies=check_bodies, torn_from=torn_from)
         if problem:
-            batch = found.records
-            found = LogRecords(
-                position,
-                RecordBatch(batch.buffer, batch.starts[:good], batch.sizes[:good]),
-                position + int(batch.starts[good]),
-            )
+            found = first_records(found, good, position + int(found.records.starts[good]))
         if len(found.records):
             times = found.records.columns.store_times_ms
             end.last_time_ms = max(end.last_time_ms, int(times.max()))
@@ -416,10 +430,8 @@ def walk(
 
 def first_time_ms(files: SegmentList, base: int) -> int:
     """Store time of a file's first record; -1 if it begins with none."""
-    file = files.file_at(base)
-    assert file is not None, base
     try:
-        found, _ = read_records(files, base, file.end_position, most_bytes=READ_BYTES)
+        found, _ = read_records(files, base, files.stop_of(base))
     except OSError:
         return -1
     if found is None or not len(found.records) or not found.records.columns.good[0]:
@@ -438,9 +450,8 @@ def start_by_time(files: SegmentList, time_ms: int) -> int:
 
 def start_by_position(files: SegmentList, position: int) -> int:
     """The file in which the queues end; the first, if they are lost."""
-    return files.base_of(position) if files.first_position < position <= files.end_position else (
-        files.first_position
-    )  # fmt: skip
+    is_there = files.first_position < position <= files.end_position
+    return files.base_of(position) if is_there else files.first_position
 
 
 def settle_end(
@@ -476,30 +487,19 @@ def settle_end(
             end.problem or "of no record",
             target,
         )
-    try:
+    with disk_work(files.path_of(end.position), "synced"):
         if flushed_position < end.position:
-            _sync(files, flushed_position, end.position)
+            # For all that is known, what a killed process had written there is in the cache alone.
+            sync_files(files, flushed_position, end.position)
         # Also of a file that holds nothing yet: what is written there next is synced, and not its name.
         files.sync_names()
-    except OSError as error:
-        raise StoreFailure(refusal(files.path_of(end.position), "synced", error)) from error
     written(end.position)
-    try:
+    with disk_work(files.path_of(end.position), "cut"):
         # A file that holds nothing may have a wrong length of space, which the next write puts right.
         file = files.discard_from(end.position, end.position, end.position)
         if file is not None:
             file.sync()
-    except OSError as error:
-        raise StoreFailure(refusal(files.path_of(end.position), "cut", error)) from error
     return target
-
-
-def _sync(files: SegmentList, position: int, stop: int) -> None:
-    """What a killed process had written there is in the cache, and not on disk for all that is known."""
-    for base in range(files.base_of(position), stop, files.segment_bytes):
-        file = files.file_at(base)
-        if file is not None:
-            file.sync()
 
 
 def _written_behind(files: SegmentList, position: int) -> int:
@@ -523,9 +523,7 @@ def _written_behind(files: SegmentList, position: int) -> int:
 def _pieces(files: SegmentList, position: int, stop: int) -> Iterator[bytes]:
     while position < stop:
         try:
-            data = files.pread(
-                min(READ_BYTES, stop - position, files.stop_of(position) - position), position
-            )
+            data = files.pread(min(READ_BYTES, min(stop, files.stop_of(position)) - position), position)
         except OSError:
             data = bytes(min(4096, stop - position))
         if not data:

@@ -32,6 +32,7 @@ from quorumlog.broker.store.log_files import (
     FLUSHED_NAME,
     FlushedFile,
     LogEnd,
+    disk_work,
     first_time_ms,
     open_file_list,
     records_below,
@@ -213,7 +214,8 @@ class MessageStore:
             raise StoreFailure(refusal(root, "opened", error)) from error
         try:
             self._check_replicated()
-            self.users_mark = self._users_mark()
+            with disk_work(f"{root}/{USERS_NAME}", "read"):
+                self.users_mark = read_file(self.disk, f"{root}/{USERS_NAME}") or b""
             if not self.replicated:
                 self.leave_master_behind()
             self._recover(lost)
@@ -243,10 +245,8 @@ class MessageStore:
         """On disk when this returns, and only then may the log have any. Raises StoreFailure."""
         if _strength(mark) > _strength(self.users_mark):
             path = f"{self.root}/{USERS_NAME}"
-            try:
+            with disk_work(path, "written"):
                 replace_file(self.disk, path, mark, synced=True)
-            except OSError as error:
-                raise StoreFailure(refusal(path, "written", error)) from error
             self.users_mark = mark
 
     def leave_master_behind(self) -> None:
@@ -265,12 +265,6 @@ class MessageStore:
                 f" To leave replication for good, delete {self.root}/{REPLICA_NAME}"
             )
 
-    def _users_mark(self) -> bytes:
-        try:
-            return read_file(self.disk, f"{self.root}/{USERS_NAME}") or b""
-        except OSError as error:
-            raise StoreFailure(refusal(f"{self.root}/{USERS_NAME}", "read", error)) from error
-
     def _first_look(self) -> str:
         """Why the queues of a store that another software wrote are to be derived anew. Raises
         ConfigError where it is not taken."""
@@ -279,13 +273,8 @@ class MessageStore:
             return ""
         refuse_other_queues(disk, root)
         with ExitStack() as opened:
-            files = open_file_list(
-                disk,
-                f"{root}/{COMMIT_LOG_NAME}",
-                config.mapped_file_size_commit_log,
-                option="mapped_file_size_commit_log",
-                writable=False,
-            )
+            folder, file_bytes = f"{root}/{COMMIT_LOG_NAME}", config.mapped_file_size_commit_log
+            files = open_file_list(disk, folder, file_bytes, writable=False)
             opened.callback(files.close)
             queues = ConsumeQueues(disk, root, config, None, writable=False)
             opened.callback(queues.close)
@@ -295,35 +284,25 @@ class MessageStore:
     def _recover(self, lost: str) -> None:
         """`lost`: why queues and index are to be derived anew; empty: nothing is known."""
         disk, root, config = self.disk, self.root, self.config
-        self.set_aside = set_aside_of(
-            disk, root, config.max_set_aside_bytes, config.mapped_file_size_commit_log
-        )
+        is_ours, file_bytes = self._was_ours, config.mapped_file_size_commit_log
+        self.set_aside = set_aside_of(disk, root, config.max_set_aside_bytes, file_bytes)
         self.was_clean = not disk.exists(f"{root}/{ABORT_NAME}")
-        is_ours = self._was_ours
         if lost:  # a start that is killed from here on leaves a store that is ours
             self._make_abort()
             with closing(StoreCheckpoint.open(disk, root)) as checkpoint:
                 checkpoint.forget_queues()
-        flushed = FlushedFile.open(
-            disk, root, config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue
-        )
+        flushed = FlushedFile.open(disk, root, file_bytes, config.mapped_file_size_consume_queue)
         self._make_abort()
         self.checkpoint = StoreCheckpoint.open(disk, root)
         self._torn_from = flushed.load() if is_ours and not self.was_clean else sys.maxsize
         files = open_file_list(
-            disk,
-            f"{root}/{COMMIT_LOG_NAME}",
-            config.mapped_file_size_commit_log,
-            option="mapped_file_size_commit_log",
+            *(disk, f"{root}/{COMMIT_LOG_NAME}", file_bytes),
             set_aside=self.set_aside,
             sizes_are_known=is_ours,
         )
         with kept_descriptors.parking(files.park):
             self.queues = ConsumeQueues(
-                disk,
-                root,
-                config,
-                self.set_aside,
+                *(disk, root, config, self.set_aside),
                 log_begin=files.first_position,
                 sizes_are_known=is_ours,
             )
@@ -331,12 +310,7 @@ class MessageStore:
             self.index = None
             if config.message_index_enable:
                 self.index = IndexService(
-                    disk,
-                    root,
-                    config,
-                    self.checkpoint,
-                    self.wall_clock,
-                    self.set_aside,
+                    *(disk, root, config, self.checkpoint, self.wall_clock, self.set_aside),
                     is_clean=self.was_clean,
                 )
         stopped_at = flushed.load()
@@ -353,15 +327,13 @@ class MessageStore:
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
             # Consumers saw no more: what lies after it may be cut yet.
-            confirmed = self.checkpoint.confirm_phy_offset
-            self._dispatch_stop = max(confirmed, self.queues.last_position)
+            self._dispatch_stop = max(self.checkpoint.confirm_phy_offset, self.queues.last_position)
         end = self._derive(files, dispatcher)
         settle_end(files, end, flushed.load(), self.set_aside, flushed.record_synced)
         last_time_ms = max(end.last_time_ms, self.checkpoint.physic_msg_timestamp)
         self.commit_log = CommitLog(self, files, flushed, end.position, last_time_ms)
-        self.commit_log.next_queue_offsets = {
-            key: queue.max_offset for key, queue in self.queues.items()
-        }
+        ends = {key: queue.max_offset for key, queue in self.queues.items()}
+        self.commit_log.next_queue_offsets = ends
         # A slave may have got its log from the middle on, without the first messages of some queues.
         self.queues.begins_anywhere = self.replicated and files.first_position > 0
         dispatcher.queues_restart, dispatcher.was_deleted = False, lambda topic: False
@@ -390,8 +362,7 @@ class MessageStore:
             begin = start_by_time(files, self.checkpoint.min_timestamp)
         if self.index is not None:
             indexed = self.index.end_position
-            begin = min(begin, files.base_of(indexed) if indexed >= files.first_position else (
-                files.first_position))  # fmt: skip
+            begin = min(begin, files.base_of(max(indexed, files.first_position)))
         # Of one that is lost messages may lie before where the walk begins.
         self.queues.begins_anywhere = begin == files.first_position > 0
         lost = self.queues.lost
@@ -455,9 +426,9 @@ class MessageStore:
         for key, queue in self.queues.items():
             is_more = held is not None and queue.max_offset != held.get(key)
             if is_more and (key in (held or {}) or queue.last_unit[0] >= begin):
-                raise QueueHole(f"{key.topic} queue {key.queue_id} has more than the log")
+                raise QueueHole(key, "it has more than the log")
             if not queue.ends_in_order:
-                raise QueueHole(f"{key.topic} queue {key.queue_id} ends with half a unit")
+                raise QueueHole(key, "it ends with half a unit")
             if not self.was_clean:
                 queue.doubt_from(begin)
         if self.index is not None and self.index.truncate_to_position(end.position):
@@ -472,12 +443,10 @@ class MessageStore:
 
     def _make_abort(self) -> None:
         path = f"{self.root}/{ABORT_NAME}"
-        try:
+        with disk_work(path, "created"):
             if not self.disk.exists(path):
                 self.disk.open(path, create=True).close()
                 self.disk.sync_directory(self.root)
-        except OSError as error:
-            raise StoreFailure(refusal(path, "created", error)) from error
 
     def stored_offset(self, key: QueueKey) -> int:
         """Next offset of a queue, after the last message that a client may know of."""
@@ -548,8 +517,7 @@ class MessageStore:
         """Queues and index, and then their checkpoint. Raises StoreFailure."""
         now = self.clock()
         config = self.config
-        if now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval:
-            thorough = True
+        thorough |= now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval
         least_pages = 0 if thorough else config.flush_consume_queue_least_pages
         time_ms = self._dispatcher.last_time_ms
         if self.replicated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,13 +15,13 @@ import numpy.typing as npt
 
 from quorumlog.broker.config import QUEUE_UNIT_BYTES, MessageStoreConfig
 from quorumlog.broker.record_batch import Int64Array, QueueKey
-from quorumlog.broker.store.log_files import open_file_list
+from quorumlog.broker.store.log_files import delete_files, disk_work, open_file_list, sync_files
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
 from quorumlog.store.recovery import SetAside
 from quorumlog.store.segment import PAGE_BYTES
-from quorumlog.store.segments import SegmentList
+from quorumlog.store.segments import SegmentList, segment_name
 from quorumlog.store.state_files import read_readable, replace_file
 
 # ---------------------------------------------------------------- QueueEnds
@@ -39,7 +40,11 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
     """Where the commit log began, or was about to begin, when `begin` was noted; -1: as above, or more
     messages than `begin` may have been before it."""
     alive_from: int = 0
-    """See `ConsumeQueue`."""
+    """See `ConsumeQueues`."""
+
+    @property
+    def key(self) -> QueueKey:
+        return QueueKey(self.topic, self.queue_id)
 
 
 class QueueEnds:
@@ -229,8 +234,8 @@ class ConsumeQueue:
         self.min_offset = files.first_position // QUEUE_UNIT_BYTES
         self.max_offset = self._find_end()
         self.flushed_offset = self.max_offset
-        if self.max_offset > self.min_offset:
-            self._skip_fillers()
+        fillers = self.units(self.min_offset, self.max_offset)["size"] == FILLER_SIZE
+        self.min_offset += len(fillers) if fillers.all() else int(np.argmin(fillers))
         self.begin_is_known = self.max_offset > 0
         """Its first message has this number and no other."""
 
@@ -245,11 +250,6 @@ class ConsumeQueue:
                 return end + int(bad[0])
             end += len(data)
         return end
-
-    def _skip_fillers(self) -> None:
-        units = self._units(self.min_offset, self.max_offset)
-        real = np.flatnonzero(units["size"] != FILLER_SIZE)
-        self.min_offset += int(real[0]) if len(real) else len(units)
 
     # ---------------------------------------------------------------- reading
 
@@ -334,15 +334,9 @@ class ConsumeQueue:
 
     def _begin_files_at(self, base: int) -> None:
         """Those of before would leave a gap before it."""
-        paths = [file.path for file in self.files.files]
+        names = [segment_name(first) for first in self.files.bases]
         self.files.close()
-        try:
-            for path in paths:
-                self._disk.unlink(path)
-            if paths:
-                self._disk.sync_directory(self.files.directory)
-        except OSError as error:
-            raise StoreFailure(refusal(self.files.directory, "deleted", error)) from error
+        delete_files(self._disk, self.files.directory, names)
         self.files = SegmentList(self._disk, self.files.directory, self.files.segment_bytes, base)
 
     def append(self, units: Units) -> None:
@@ -359,13 +353,7 @@ class ConsumeQueue:
         first, stop = self.flushed_offset * QUEUE_UNIT_BYTES, end * QUEUE_UNIT_BYTES
         if first == stop or stop // PAGE_BYTES - first // PAGE_BYTES < least_pages:
             return
-        for base in range(self.files.base_of(first), stop, self.files.segment_bytes):
-            file = self.files.file_at(base)
-            if file is not None and file.acquire():
-                try:
-                    file.sync()
-                finally:
-                    file.release()
+        sync_files(self.files, first, stop)
         self.flushed_offset = max(self.flushed_offset, end)  # retention flushes, too
 
     def truncate_to_position(self, position: int, *, ends_in_zeros: bool = False) -> None:
@@ -407,16 +395,14 @@ class ConsumeQueue:
     def offset_at(self, position: int) -> int:
         """Of the first message from this position of the commit log on: positions rise within a
         queue. Any thread."""
+
+        def position_of(offset: int) -> int:
+            return int(self._units(offset, offset + 1)["position"][0])
+
         low, high = self.min_offset, self.max_offset
-        if low < high and self._units(low, low + 1)["position"][0] >= position:
+        if low == high or position_of(low) >= position:
             return low
-        while low < high:
-            middle = (low + high) // 2
-            if self._units(middle, middle + 1)["position"][0] < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return low + bisect_left(range(low, high), position, key=position_of)
 
     def close(self) -> None:
         self.files.close()
@@ -442,11 +428,9 @@ class ConsumeQueues:
     ) -> None:
         """`log_begin`: of the commit log; earlier messages are not shown. `sizes_are_known`: see
         `open_file_list`. Raises StoreFailure, ConfigError."""
-        self._sizes_are_known = sizes_are_known
         self.path = f"{root}/{QUEUES_NAME}"
         self._disk = disk = cast(Disk, OpenFiles(disk))
-        self._config = config
-        self._set_aside = set_aside
+        self._file_bytes = config.mapped_file_size_consume_queue
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._log_begin = log_begin
         self.begins_anywhere = False
@@ -459,43 +443,33 @@ class ConsumeQueues:
         self._known: list[QueueEnd] | None = self._ends.load()
         """What was there before this start; None: it is all there, or derived anew. Until then nothing
         is recorded over it, or what was lost would be forgotten."""
-        self.alive_from = {
-            QueueKey(end.topic, end.queue_id): end.alive_from for end in self._known if end.alive_from
-        }
+        self.alive_from = {end.key: end.alive_from for end in self._known if end.alive_from}
         """Records of a queue below this position of the commit log are of a topic of this name that was
         deleted. Also of queues that there are not."""
         self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""
-        unsure = {QueueKey(end.topic, end.queue_id) for end in self._known or [] if end.log_begin < 0}
+        unsure = {end.key for end in self._known if end.log_begin < 0}
         for topic in disk.list(self.path):
             for name in disk.list(f"{self.path}/{topic}"):
                 if name.isascii() and name.isdigit():
-                    key = QueueKey(topic, int(name))
+                    key, folder = QueueKey(topic, int(name)), f"{self.path}/{topic}/{int(name)}"
                     try:
-                        queue = self._open(key, writable)
+                        files = open_file_list(
+                            *(disk, folder, self._file_bytes),
+                            option="mapped_file_size_consume_queue",
+                            set_aside=set_aside,
+                            writable=writable,
+                            sizes_are_known=sizes_are_known,
+                        )
+                        queue = ConsumeQueue(disk, files)
                         queue.show_from(log_begin)
                         queue.begin_is_known &= key not in unsure
                     except StoreFailure as failure:
                         self.lost = str(failure)
-                        files = SegmentList(disk, f"{self.path}/{topic}/{name}", 20, 0)
-                        queue = self._queues[key] = ConsumeQueue(disk, files)
+                        queue = ConsumeQueue(disk, SegmentList(disk, folder, QUEUE_UNIT_BYTES, 0))
+                    self._queues[key] = queue
                     self.last_position = max(self.last_position, queue.last_position)
-
-    def _open(self, key: QueueKey, writable: bool) -> ConsumeQueue:
-        folder = f"{self.path}/{key.topic}/{key.queue_id}"
-        size = self._config.mapped_file_size_consume_queue
-        files = open_file_list(
-            self._disk,
-            folder,
-            size,
-            option="mapped_file_size_consume_queue",
-            set_aside=self._set_aside,
-            writable=writable,
-            sizes_are_known=self._sizes_are_known,
-        )
-        queue = self._queues[key] = ConsumeQueue(self._disk, files)
-        return queue
 
     def get(self, key: QueueKey) -> ConsumeQueue | None:
         return self._queues.get(key)
@@ -523,13 +497,11 @@ class ConsumeQueues:
             return queue
         topic_folder = f"{self.path}/{key.topic}"
         folder = f"{topic_folder}/{key.queue_id}"
-        try:
+        with disk_work(folder, "created"):
             self._disk.make_directory(folder)
             self._disk.sync_directory(topic_folder)
             self._disk.sync_directory(self.path)
-        except OSError as error:
-            raise StoreFailure(refusal(folder, "created", error)) from error
-        files = SegmentList(self._disk, folder, self._config.mapped_file_size_consume_queue, 0)
+        files = SegmentList(self._disk, folder, self._file_bytes, 0)
         queue = self._queues[key] = ConsumeQueue(self._disk, files)
         self.record_ends()
         return queue
@@ -537,7 +509,7 @@ class ConsumeQueues:
     def missing(self) -> str:
         """Known messages that are missing now, in a sentence; empty: none."""
         for known in self._known or []:
-            queue = self._queues.get(QueueKey(known.topic, known.queue_id))
+            queue = self._queues.get(known.key)
             begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
             lost_below = -1
             if end < known.end:
@@ -648,9 +620,7 @@ class ConsumeQueues:
     def floors(self) -> dict[QueueKey, int]:
         """Next numbers of queues without a message left in the log, from the recorded ends and the
         remaining files."""
-        floors = {
-            QueueKey(each.topic, each.queue_id): self._floor_of(each) for each in self._known or []
-        }
+        floors = {each.key: self._floor_of(each) for each in self._known or []}
         for key, queue in self.items():
             if queue.min_offset == queue.max_offset:  # all that it had is in the log no more
                 floors[key] = max(floors.get(key, 0), queue.max_offset)
@@ -659,7 +629,7 @@ class ConsumeQueues:
     def derive_anew(self) -> None:
         """Delete them all, except the record of their begins; then the log is dispatched from its begin
         on, and `derived` called. Raises DiskFull, StoreFailure."""
-        known = {QueueKey(each.topic, each.queue_id): each for each in self._known or []}
+        known = {each.key: each for each in self._known or []}
         begins = {key: each.begin for key, each in known.items() if each.log_begin == self._log_begin}
         floors = self.floors()
         noted = dict(known)
@@ -689,12 +659,7 @@ class ConsumeQueues:
         """Delete them all. Raises StoreFailure."""
         for queue in self.all:
             queue.close()
-            try:
-                for name in self._disk.list(queue.files.directory):
-                    self._disk.unlink(f"{queue.files.directory}/{name}")
-                self._disk.sync_directory(queue.files.directory)
-            except OSError as error:
-                raise StoreFailure(refusal(queue.files.directory, "deleted", error)) from error
+            delete_files(self._disk, queue.files.directory)
         self._queues.clear()
         self.last_position = -1
 

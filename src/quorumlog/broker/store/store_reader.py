@@ -4,7 +4,9 @@ thread."""
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,27 +33,19 @@ class Pulled(NamedTuple):
     max_offset: int
 
 
+@dataclass(frozen=True, slots=True)
 class StoreReader:
-    def __init__(
-        self,
-        log: MessageLog,
-        queues: ConsumeQueues,
-        index: IndexService | None,
-        has_queue: Callable[[QueueKey], bool],
-        stored_offset: Callable[[QueueKey], int],
-        begin_of: Callable[[QueueKey], int | None] = lambda key: 0,
-        resets: Callable[[], Resets] = tuple,
-    ) -> None:
-        """`has_queue`: whether there is such a queue, though nothing may have been sent to it yet.
-        `stored_offset`: after its last message that was written, seen or not. `begin_of`: nothing below
-        is shown; None: nothing of it. `resets`: of the clock, by position."""
-        self._resets = resets
-        self._begin_of = begin_of
-        self._has_queue = has_queue
-        self._stored_offset = stored_offset
-        self._log = log
-        self._queues = queues
-        self._index = index
+    _log: MessageLog
+    _queues: ConsumeQueues
+    _index: IndexService | None
+    _has_queue: Callable[[QueueKey], bool]
+    """There is such a queue, though nothing may have been sent to it yet."""
+    _stored_offset: Callable[[QueueKey], int]
+    """After its last message that was written, seen or not."""
+    _begin_of: Callable[[QueueKey], int | None] = lambda key: 0
+    """Nothing below is shown; None: nothing of it."""
+    _resets: Callable[[], Resets] = tuple
+    """Of the clock, by position."""
 
     def queue(self, key: QueueKey) -> ConsumeQueue | None:
         """None of one that nothing was sent to yet. Raises UnknownTopic."""
@@ -197,16 +191,10 @@ class StoreReader:
             return 0
         low, high = max(queue.min_offset, self._begin_of(key) or 0), queue.max_offset
         resets = self._resets()
-        while low < high:
-            middle = (low + high) // 2
-            if self._store_time_ms(queue, middle, resets) < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
-    def _store_time_ms(self, queue: ConsumeQueue, offset: int, resets: Resets) -> int:
-        units = queue.units(offset, offset + 1)
-        records = self._records_of(units)
-        stored_ms = int(records.columns.store_times_ms[0])
-        return counted_ms(int(units["position"][0]), stored_ms, resets)
+        def stored_ms(offset: int) -> int:
+            units = queue.units(offset, offset + 1)
+            record_ms = int(self._records_of(units).columns.store_times_ms[0])
+            return counted_ms(int(units["position"][0]), record_ms, resets)
+
+        return low + bisect_left(range(low, high), time_ms, key=stored_ms)

@@ -9,34 +9,20 @@ from quorumlog.cli.broker.serve import dev, serve
 from quorumlog.cli.broker.use import pull, query, send, status
 from quorumlog.cli.options import App
 
-broker_app = App()
-
-
-@broker_app.callback()
-def broker() -> None:
-    """Run and use a message store in RocketMQ's formats.
-
-    Example: quorumlog broker serve --dir store --topics orders
-    """
+broker_app = App(
+    "Run and use a message store in RocketMQ's formats.",
+    "quorumlog broker serve --dir store --topics orders",
+)
 
 
 broker_app.command(has_json=False)(serve)
 broker_app.command()(dev)
 broker_app.add_typer(topic_app, name="topic")
-broker_app.command()(send)
-broker_app.command()(consume)
-broker_app.command()(pull)
-broker_app.command()(query)
+broker_app.commands(send, consume, pull, query)
 broker_app.add_typer(group_app, name="group")
 broker_app.add_typer(dlq_app, name="dlq")
 broker_app.command()(status)
 broker_app.command(timeout_help="Seconds for the new master to catch up.")(switch)
 broker_app.command()(resign)
-for change in (add, remove, copies):
-    broker_app.command(timeout_help="Seconds until the list must be on enough disks.")(change)
-broker_app.command()(inspect)
-broker_app.command()(verify)
-broker_app.command()(dump)
-broker_app.command()(recover)
-broker_app.command()(convert)
-broker_app.command()(takeover)
+broker_app.commands(add, remove, copies, timeout_help="Seconds until the list must be on enough disks.")
+broker_app.commands(inspect, verify, dump, recover, convert, takeover)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from quorumlog.cli.broker.messages import (
-    ConsumerGroup,
     GroupName,
     Topic,
     TopicName,
+    checked_group,
     message_line,
     message_row,
     spoken_time,
 )
-from quorumlog.cli.options import App, BrokerServers, duration_ms_of, time_ms_of
+from quorumlog.cli.options import App, BrokerServers, argument, duration_ms_of, option, time_ms_of
 from quorumlog.cli.output import is_json, print_table, say, spoken_duration, tell, tell_rows
 from quorumlog.errors import ConfigError
 
@@ -25,23 +23,14 @@ if TYPE_CHECKING:
 
 Retention = Annotated[
     str | None,
-    typer.Option(
-        "--retention",
-        help="Show messages for this long, as in 7d or 12h; 0: as long as the log has them.",
-        metavar="TIME",
-    ),
+    option("Show messages for this long, as in 7d or 12h; 0: as long as the log has them.", "TIME"),
 ]
 PERMISSION_HELP = "r: may be read, w: takes messages, rw: both."
 
-topic_app = App()
-
-
-@topic_app.callback()
-def topic() -> None:
-    """Create, change and delete topics at run time.
-
-    Example: quorumlog broker topic create orders --queues 8
-    """
+topic_app = App(
+    "Create, change and delete topics at run time.",
+    "quorumlog broker topic create orders --queues 8",
+)
 
 
 def _perm(text: str) -> int:
@@ -62,8 +51,8 @@ def _retention_ms(text: str | None) -> int | None:
 def create(
     at: BrokerServers,
     topic: TopicName,
-    queues: Annotated[int, typer.Option(help="Number of queues.", min=1, max=10_000)] = 4,
-    perm: Annotated[str, typer.Option(help=PERMISSION_HELP, metavar="r|w|rw")] = "rw",
+    queues: Annotated[int, option("Number of queues.", min=1, max=10_000)] = 4,
+    perm: Annotated[str, option(PERMISSION_HELP, "r|w|rw")] = "rw",
     retention: Retention = None,
 ) -> None:
     """Create a topic; succeeds if it exists with the same settings.
@@ -80,9 +69,9 @@ def update(
     at: BrokerServers,
     topic: TopicName,
     queues: Annotated[
-        int | None, typer.Option(help="Number of queues; cannot be reduced.", min=1, max=10_000)
+        int | None, option("Number of queues; cannot be reduced.", min=1, max=10_000)
     ] = None,
-    perm: Annotated[str | None, typer.Option(help=PERMISSION_HELP, metavar="r|w|rw")] = None,
+    perm: Annotated[str | None, option(PERMISSION_HELP, "r|w|rw")] = None,
     retention: Retention = None,
 ) -> None:
     """Change the given settings of a topic.
@@ -105,8 +94,7 @@ def update(
 def list_topics(
     at: BrokerServers,
     system: Annotated[
-        bool,
-        typer.Option("--system", help="Include the broker's own topics: retries, delays, dead letters."),
+        bool, option("Include the broker's own topics: retries, delays, dead letters.")
     ] = False,
 ) -> None:
     """All topics.
@@ -174,15 +162,10 @@ def _print(rows: list[TopicRow]) -> None:
     )
 
 
-group_app = App()
-
-
-@group_app.callback()
-def group() -> None:
-    """Consumer groups: list, show lag, reset offsets, delete.
-
-    Example: quorumlog broker group show billing
-    """
+group_app = App(
+    "Consumer groups: list, show lag, reset offsets, delete.",
+    "quorumlog broker group show billing",
+)
 
 
 @group_app.command("list")
@@ -246,14 +229,10 @@ def show_group(group: GroupName, at: BrokerServers) -> None:
 def reset(
     at: BrokerServers,
     group: GroupName,
-    to: Annotated[
-        str, typer.Option(help="earliest, latest, or a time: 2h, 2026-11-23T10:00Z.", metavar="PLACE")
-    ],
+    to: Annotated[str, option("earliest, latest, or a time: 2h, 2026-11-23T10:00Z.", "PLACE")],
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            help="This topic only; may be repeated. (default: all topics of the group)", metavar="NAME"
-        ),
+        option("This topic only; may be repeated. (default: all topics of the group)", "NAME"),
     ] = None,
 ) -> None:
     """Reset a group's offsets. Commits of messages in progress are ignored.
@@ -287,27 +266,20 @@ def delete_group(group: GroupName, at: BrokerServers) -> None:
     tell({"group": group, "deleted": True}, f"group {group} is deleted")
 
 
-Name = Annotated[str, typer.Argument(help="Name of the consumer group.", metavar="GROUP")]
+Name = Annotated[str, argument("Name of the consumer group.", "GROUP")]
 
-dlq_app = App()
-
-
-@dlq_app.callback()
-def dlq() -> None:
-    """Dead letters: messages that exceeded their retries, with the cause.
-
-    Example: quorumlog broker dlq list billing
-    """
+dlq_app = App(
+    "Dead letters: messages that exceeded their retries, with the cause.",
+    "quorumlog broker dlq list billing",
+)
 
 
 @dlq_app.command("list")
 def list_letters(
     at: BrokerServers,
     group: Name,
-    begin: Annotated[
-        int, typer.Option("--from", help="First offset to show.", min=0, metavar="OFFSET")
-    ] = 0,
-    most: Annotated[int, typer.Option(help="Maximum number to show.", min=1)] = 100,
+    begin: Annotated[int, option("First offset to show.", "OFFSET", name="--from", min=0)] = 0,
+    most: Annotated[int, option("Maximum number to show.", min=1)] = 100,
 ) -> None:
     """Dead letters of a group, each with its cause.
 
@@ -337,12 +309,11 @@ def resend(
     at: BrokerServers,
     group: Name,
     offset: Annotated[
-        list[int] | None,
-        typer.Option(help="Offset of a message to send; may be repeated.", min=0, metavar="OFFSET"),
+        list[int] | None, option("Offset of a message to send; may be repeated.", "OFFSET", min=0)
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    all_: Annotated[bool, option("All of them.", name="--all")] = False,
     begin: Annotated[
-        int, typer.Option("--from", help="With --all: first offset to send.", min=0, metavar="OFFSET")
+        int, option("With --all: first offset to send.", "OFFSET", name="--from", min=0)
     ] = 0,
 ) -> None:
     """Send dead letters to their group again, as if for the first time. They stay in the list: continue
@@ -369,19 +340,21 @@ def resend(
 def consume(
     at: BrokerServers,
     topic: Topic,
-    group: ConsumerGroup,
-    tags: Annotated[str, typer.Option(help="Only messages with these: 'a || b'.", metavar="TAGS")] = "*",
+    group: Annotated[
+        str, option("Consumer group; its first member creates it.", "NAME", callback=checked_group)
+    ],
+    tags: Annotated[str, option("Only messages with these: 'a || b'.", "TAGS")] = "*",
     begin: Annotated[
         str,
-        typer.Option(
-            "--from",
-            help="Where to begin if the group has no committed offset: earliest, latest, or a time.",
-            metavar="PLACE",
+        option(
+            "Where to begin if the group has no committed offset: earliest, latest, or a time.",
+            "PLACE",
+            name="--from",
         ),
     ] = "earliest",
-    most: Annotated[int | None, typer.Option(help="End after N messages.", min=1)] = None,
+    most: Annotated[int | None, option("End after N messages.", min=1)] = None,
     until_idle: Annotated[
-        float | None, typer.Option(help="End after this many seconds without a message.", min=0.1)
+        float | None, option("End after this many seconds without a message.", min=0.1)
     ] = None,
 ) -> None:
     """Print the messages of a topic and commit their offsets. Members of a group share its queues.

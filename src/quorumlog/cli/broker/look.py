@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorumlog.cli.broker.messages import StoreDirectory, message_line, message_row, print_queues
-from quorumlog.cli.options import DEFAULT_GROUP, TlsOfClients, speaking_tls
+from quorumlog.cli.options import DEFAULT_GROUP, TlsOfClients, argument, option
 from quorumlog.cli.output import EXIT_REFUSED, say, spoken_size, tell
 from quorumlog.errors import ConfigError, Refused
 
@@ -77,11 +77,8 @@ def _inspect_ledger(directory: Path) -> None:
 
 def convert(
     source: StoreDirectory,
-    target: Annotated[
-        Path,
-        typer.Argument(help="Directory of the new classic store; empty or missing.", metavar="TARGET"),
-    ],
-    file_bytes: Annotated[int, typer.Option(help="Size of the commit log's files.", min=4096)] = 1 << 30,
+    target: Annotated[Path, argument("Directory of the new classic store; empty or missing.", "TARGET")],
+    file_bytes: Annotated[int, option("Size of the commit log's files.", min=4096)] = 1 << 30,
 ) -> None:
     """Make a classic store from a stopped member's messages, ours or a Java broker's in DLedger mode.
 
@@ -138,11 +135,9 @@ def verify(directory: StoreDirectory) -> None:
 
 def dump(
     directory: StoreDirectory,
-    position: Annotated[
-        int | None, typer.Option(help="Start at this position of the commit log.", min=0)
-    ] = None,
-    topic: Annotated[str, typer.Option(help="This topic only.", metavar="NAME")] = "",
-    most: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 1_000_000_000,
+    position: Annotated[int | None, option("Start at this position of the commit log.", min=0)] = None,
+    topic: Annotated[str, option("This topic only.", "NAME")] = "",
+    most: Annotated[int, option("Maximum number of messages.", min=1)] = 1_000_000_000,
 ) -> None:
     """Print the messages of a store in the order of its commit log.
 
@@ -173,13 +168,10 @@ def dump(
 def recover(
     directory: StoreDirectory,
     cut: Annotated[
-        int | None, typer.Option(help="Position of the damaged record, which `verify` names.", min=0)
+        int | None, option("Position of the damaged record, which `verify` names.", min=0)
     ] = None,
     given_again: Annotated[
-        bool,
-        typer.Option(
-            "--given-again", help="If offsets of a queue were assigned twice, show the later messages."
-        ),
+        bool, option("If offsets of a queue were assigned twice, show the later messages.")
     ] = False,
 ) -> None:
     """Cut the log at a damaged record so that the store can start. The rest is kept in set-aside/.
@@ -209,49 +201,36 @@ TIMEOUT_MS = 30_000
 
 
 def takeover(
-    data_dir: Annotated[
-        Path,
-        typer.Option(help="Directory of the new member; empty or missing.", metavar="DIR"),
-    ],
-    member_id: Annotated[str, typer.Option("--id", help="Id of this member.", metavar="ID")],
+    data_dir: Annotated[Path, option("Directory of the new member; empty or missing.", "DIR")],
+    member_id: Annotated[str, option("Id of this member.", "ID", name="--id")],
     store: Annotated[
         Path | None,
-        typer.Argument(
-            help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
-            metavar="[STORE]",
-        ),
+        argument("Directory of a stopped store, ours or a Java broker's (storePathRootDir).", "[STORE]"),
     ] = None,
     members: Annotated[
         str,
-        typer.Option(
-            help="Every member and the address of its log: ID=HOST:PORT,... The same on all members.",
-            metavar="LIST",
+        option(
+            "Every member and the address of its log: ID=HOST:PORT,... The same on all members.", "LIST"
         ),
     ] = "",
     from_broker: Annotated[
         str,
-        typer.Option(
-            "--from",
-            help="For a later member, instead of STORE and --members: the broker of a running member.",
-            metavar="HOST:PORT",
+        option(
+            "For a later member, instead of STORE and --members: the broker of a running member.",
+            "HOST:PORT",
+            name="--from",
         ),
     ] = "",
-    group: Annotated[
-        str, typer.Option(help="Name of the replicated log.", metavar="NAME")
-    ] = DEFAULT_GROUP,
+    group: Annotated[str, option("Name of the replicated log.", "NAME")] = DEFAULT_GROUP,
     compare: Annotated[
         Path | None,
-        typer.Option(
-            help="File `taken-over` of another member: check that its old log is identical.",
-            metavar="FILE",
-        ),
+        option("File `taken-over` of another member: check that its old log is identical.", "FILE"),
     ] = None,
     without_config: Annotated[
         bool,
-        typer.Option(
-            "--without-config",
-            help="Continue although the folder config of a Java broker is lost: groups begin anew, and"
-            " each delayed message and retry is delivered again.",
+        option(
+            "Continue although the folder config of a Java broker is lost: groups begin anew, and"
+            " each delayed message and retry is delivered again."
         ),
     ] = False,
     *,
@@ -282,7 +261,7 @@ def takeover(
         raise ConfigError("give STORE and --members, or --from HOST:PORT of a running member")
     report: OldReport | None = None
     if from_broker:
-        with speaking_tls(**tls), connect(from_broker, timeout_ms=TIMEOUT_MS) as broker:
+        with tls.speaking(), connect(from_broker, timeout_ms=TIMEOUT_MS) as broker:
             made = make_later_member(broker, str(data_dir), member_id, group=group)
     else:
         made, report = take_over(

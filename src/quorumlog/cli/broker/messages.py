@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from quorumlog.cli.options import argument, option
 from quorumlog.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -27,32 +26,18 @@ def _topic(name: str) -> str:
     return name
 
 
-def _group(name: str) -> str:
+def checked_group(name: str) -> str:
     from quorumlog.broker.group_commands import check_group_name
 
     check_group_name(name)
     return name
 
 
-Topic = Annotated[
-    str, typer.Option("--topic", help="Name of the topic.", metavar="NAME", callback=_topic)
-]
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC", callback=_topic)]
-GroupName = Annotated[
-    str, typer.Argument(help="Name of the consumer group.", metavar="GROUP", callback=_group)
-]
-ConsumerGroup = Annotated[
-    str,
-    typer.Option(
-        "--group", help="Consumer group; its first member creates it.", metavar="NAME", callback=_group
-    ),
-]
-Queue = Annotated[int, typer.Option("--queue", help="Number of the queue.", min=0, max=MOST_QUEUE_ID)]
+Topic = Annotated[str, option("Name of the topic.", "NAME", callback=_topic)]
+TopicName = Annotated[str, argument("Name of the topic.", "TOPIC", callback=_topic)]
+GroupName = Annotated[str, argument("Name of the consumer group.", "GROUP", callback=checked_group)]
 StoreDirectory = Annotated[
-    Path,
-    typer.Argument(
-        help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).", metavar="DIR"
-    ),
+    Path, argument("Directory of a stopped store, ours or a Java broker's (storePathRootDir).", "DIR")
 ]
 
 

@@ -6,9 +6,7 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
-from quorumlog.cli.options import BrokerServers
+from quorumlog.cli.options import BrokerServers, argument, option
 from quorumlog.cli.output import is_json, print_table, say, tell
 
 if TYPE_CHECKING:
@@ -18,22 +16,18 @@ if TYPE_CHECKING:
 
 
 def switch(
-    to: Annotated[str, typer.Option(help="Id of the broker that becomes the master.", metavar="ID")],
+    to: Annotated[str, option("Id of the broker that becomes the master.", "ID")],
     at: BrokerServers,
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --unsafe: this broker is lost, and its present directory must never become"
+        option(
+            "With --unsafe: this broker is lost, and its present directory must never become"
             " master. May be repeated.",
-            metavar="ID",
+            "ID",
         ),
     ] = None,
     unsafe: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe",
-            help="Switch even if acknowledged messages may be lost; prints the range.",
-        ),
+        bool, option("Switch even if acknowledged messages may be lost; prints the range.")
     ] = False,
 ) -> None:
     """Make another broker the master. --servers is any reachable broker.
@@ -70,8 +64,7 @@ def _say_switched(report: SwitchReport) -> None:
 
 
 def add(
-    broker: Annotated[str, typer.Option(help="Id of the slave, which has caught up.", metavar="ID")],
-    at: BrokerServers,
+    broker: Annotated[str, option("Id of the slave, which has caught up.", "ID")], at: BrokerServers
 ) -> None:
     """Add a slave to the replica list: its copies count for acknowledgements, and it may become master.
     It replaces a lost directory of the same id. --servers is any reachable broker.
@@ -81,9 +74,7 @@ def add(
     _change(at, verb="add", broker_id=broker)
 
 
-def remove(
-    broker: Annotated[str, typer.Option(help="Id of the broker.", metavar="ID")], at: BrokerServers
-) -> None:
+def remove(broker: Annotated[str, option("Id of the broker.", "ID")], at: BrokerServers) -> None:
     """Remove a broker from the replica list; it may keep following. --servers is any reachable broker.
 
     Example: quorumlog broker remove --servers 127.0.0.1:10911 --broker c
@@ -92,9 +83,7 @@ def remove(
 
 
 def copies(
-    count: Annotated[
-        int, typer.Argument(metavar="K", min=1, help="Number of copies, including the master's.")
-    ],
+    count: Annotated[int, argument("Number of copies, including the master's.", "K", min=1)],
     at: BrokerServers,
 ) -> None:
     """Set how many brokers of the replica list must hold a message before it is acknowledged. --servers
@@ -123,19 +112,14 @@ def _change(at: BrokerServers, **request: Any) -> None:
         )
 
 
-def replica_row(state: ReplicaResponse) -> dict[str, Any]:
+def row_of(value: Any) -> Any:
     """For --json: fields by name. On the wire they are arrays."""
-    row: dict[str, Any] = _named(state)
-    return row
-
-
-def _named(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_named(each) for each in value]
+        return [row_of(each) for each in value]
     fields = getattr(value, "__struct_fields__", None)
     if fields is None:
         return value
-    return {name: _named(getattr(value, name)) for name in fields if name != "request_id"}
+    return {name: row_of(getattr(value, name)) for name in fields if name != "request_id"}
 
 
 def say_replica(state: ReplicaResponse) -> None:
@@ -198,11 +182,7 @@ def resign(at: BrokerServers) -> None:
     """
     with at.connected() as broker:
         state = broker.failover(resigns=True)
-    tell(failover_row(state), f"{at.servers} does not lead: epoch {state.epoch} is over")
-
-
-def failover_row(state: FailoverResponse) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
+    tell(row_of(state), f"{at.servers} does not lead: epoch {state.epoch} is over")
 
 
 def say_failover(state: FailoverResponse) -> None:

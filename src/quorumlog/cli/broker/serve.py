@@ -5,25 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from enum import Enum
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from quorumlog.cli.options import (
     DEFAULT_BROKER,
     AdminAddress,
+    FlushMode,
     Format,
     Level,
-    LogFormat,
-    LogLevel,
+    Shared,
     TlsGiven,
-    pem_option,
+    option,
     user_of,
 )
-from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, say_ready, tell
+from quorumlog.cli.output import announce, note, say, say_ready, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
@@ -34,23 +32,6 @@ if TYPE_CHECKING:
     from quorumlog.config import LimitOptions
     from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
-
-
-class FlushOption(Enum):
-    SYNC = "sync"
-    ASYNC = "async"
-
-
-class RoleChoice(Enum):
-    SYNC_MASTER = "sync-master"
-    ASYNC_MASTER = "async-master"
-    SLAVE = "slave"
-    DLEDGER = "dledger"
-
-
-class Dialect(Enum):
-    QUORUMLOG = "quorumlog"
-    ROCKETMQ = "rocketmq"
 
 
 def topics_of(text: str) -> dict[str, int]:
@@ -83,77 +64,75 @@ def topics_of_store(text: str, directory: Path) -> dict[str, int]:
     return topics
 
 
-Failover = Annotated[
-    CoordinatorKind | None,
-    typer.Option(
-        "--failover",
-        help="Coordinator that elects the master: etcd, ZooKeeper, or our own key-value store."
-        " Instead of --role.",
-    ),
-]
-CoordinatorList = Annotated[
-    str,
-    typer.Option(
-        "--coordinator", help="Client addresses of the coordinator: HOST:PORT,...", metavar="LIST"
-    ),
-]
-Group = Annotated[
-    str,
-    typer.Option(
-        "--group", help="Name shared by the brokers that fail over for each other.", metavar="NAME"
-    ),
-]
-LeaseMs = Annotated[
-    int,
-    typer.Option(
-        "--lease-ms", help=("How long a master may lead without reaching the coordinator."), metavar="MS"
-    ),
-]
-InSyncTimeoutMs = Annotated[
-    int,
-    typer.Option(
-        "--in-sync-timeout-ms",
-        help="A slave that has lagged for this long leaves the in-sync set.",
-        metavar="MS",
-    ),
-]
-FailoverBegin = Annotated[
-    bool,
-    typer.Option(
-        "--failover-begin",
-        help="Lead although the store has messages and the coordinator has no record. Use it"
-        " once, for the store with the most messages.",
-    ),
-]
+@dataclass(frozen=True)
+class Failover(Shared):
+    """A coordinator that elects the master."""
 
+    failover: Annotated[
+        CoordinatorKind | None,
+        option(
+            "Coordinator that elects the master: etcd, ZooKeeper, or our own key-value store. Instead of"
+            " --role."
+        ),
+    ] = None
+    coordinator: Annotated[str, option("Client addresses of the coordinator: HOST:PORT,...", "LIST")] = (
+        ""
+    )
+    group: Annotated[
+        str, option("Name shared by the brokers that fail over for each other.", "NAME")
+    ] = "default"
+    lease_ms: Annotated[
+        int, option("How long a master may lead without reaching the coordinator.", "MS")
+    ] = 10_000
+    in_sync_timeout_ms: Annotated[
+        int, option("A slave that has lagged for this long leaves the in-sync set.", "MS")
+    ] = 3_000
+    failover_begin: Annotated[
+        bool,
+        option(
+            "Lead although the store has messages and the coordinator has no record. Use it once, for"
+            " the store with the most messages."
+        ),
+    ] = False
+    coordinator_ca: Annotated[
+        Path | None, option("Use TLS with --failover kv; trust the CAs in this file.", "FILE")
+    ] = None
+    coordinator_cert: Annotated[
+        Path | None, option("Client certificate, if that store requires one.", "FILE")
+    ] = None
+    coordinator_key: Annotated[Path | None, option("Its key.", "FILE")] = None
+    coordinator_user: Annotated[
+        str | None, option("With --failover kv: user of this broker, if that store has users.", "NAME")
+    ] = None
+    coordinator_password_file: Annotated[
+        Path | None,
+        option("Its first line is the password of --coordinator-user; else QUORUMLOG_PASSWORD.", "FILE"),
+    ] = None
 
-def failover_of(
-    kind: CoordinatorKind,
-    coordinators: str,
-    group: str,
-    *,
-    lease_ms: int,
-    in_sync_timeout_ms: int,
-    begins: bool,
-    tls: ClientTls | None,
-    user: ClientUser | None = None,
-) -> Callable[[BrokerReplica], FailoverService]:
-    """Checks all options now: a store opened with wrong ones is bound to its id already. The result is
-    called on the event loop. `tls`, `user`: for the coordinator. Raises ConfigError."""
-    from quorumlog.broker.failover import FailoverOptions, FailoverService
-    from quorumlog.coordinators import coordinator_of
+    def service(self) -> Callable[[BrokerReplica], FailoverService] | None:
+        """Checks all options now: a store opened with wrong ones is bound to its id already. The result
+        is called on the event loop. Raises ConfigError."""
+        from quorumlog.broker.failover import FailoverOptions, FailoverService
+        from quorumlog.coordinators import coordinator_of
 
-    if not coordinators:
-        raise ConfigError("--failover needs --coordinator HOST:PORT,HOST:PORT,...")
-    if not group or not all(c.isalnum() or c in "-_." for c in group):
-        raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
-    options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
-    coordinator = coordinator_of(kind, coordinators, group, tls, user)
-
-    def make(replica: BrokerReplica) -> FailoverService:
-        return FailoverService(replica, coordinator, options, begins=begins)
-
-    return make
+        files = (self.coordinator_ca, self.coordinator_cert, self.coordinator_key)
+        whose = (self.coordinator_user, self.coordinator_password_file)
+        if self.failover is None:
+            if any((self.coordinator, self.failover_begin, *whose, *files)):
+                raise ConfigError(
+                    "--coordinator, --coordinator-ca, --coordinator-user and --failover-begin need"
+                    " --failover etcd, kv or zookeeper"
+                )
+            return None
+        tls, user = _coordinator_tls(*files), _coordinator_user(*whose)
+        if not self.coordinator:
+            raise ConfigError("--failover needs --coordinator HOST:PORT,HOST:PORT,...")
+        if not self.group or not all(c.isalnum() or c in "-_." for c in self.group):
+            raise ConfigError(f"--group {self.group!r}: write letters, digits, - _ and .")
+        options = FailoverOptions(lease_ms=self.lease_ms, in_sync_timeout_ms=self.in_sync_timeout_ms)
+        coordinator = coordinator_of(self.failover, self.coordinator, self.group, tls, user)
+        begins = self.failover_begin
+        return lambda replica: FailoverService(replica, coordinator, options, begins=begins)
 
 
 def _coordinator_tls(*files: Path | None) -> ClientTls | None:
@@ -163,7 +142,7 @@ def _coordinator_tls(*files: Path | None) -> ClientTls | None:
     if not any(files):
         return None
     try:
-        return ClientTls(*("" if each is None else str(each) for each in files))
+        return ClientTls(*(str(each or "") for each in files))
     except ConfigError as error:
         raise ConfigError(str(error).replace("-tls-", "-coordinator-")) from None
 
@@ -194,15 +173,9 @@ def serve_dledger(
     directory: Path,
     topics: Mapping[str, int],
     config: MessageStoreConfig,
-    flush: str,
-    member_id: str | None,
-    members: str | None,
     brokers: str | None,
     path: str | None,
-    log_level: LogLevel,
-    tls_given: Mapping[str, str | None],
-    admin: str | None,
-    log_format: LogFormat | None,
+    command_line: Mapping[str, Any],
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.admin.broker import look_at_member
@@ -212,30 +185,23 @@ def serve_dledger(
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
+    from quorumlog.config import parse_members, within
     from quorumlog.store.disk import OsDisk
 
     refuse_optimised_python()
-    command_line = {
-        "member_id": member_id,
-        "members": members,
-        "data_dir": str(directory),
-        "flush": flush if path is None else None,
-        "log_level": log_level.value,
-        "tls": tls_given,
-        "admin": admin,
-        "log_format": log_format,
-    }
     server_config = load_server_config(path, command_line)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a broker has one group; serve the others with `quorumlog serve`")
     group = server_config.groups[0]
     if brokers is None:
         raise ConfigError("--brokers is missing; write --brokers n0=HOST:PORT,n1=HOST:PORT,...")
-    addresses = _addresses(brokers)
+    with within("--brokers"):
+        addresses = {each.member_id: f"{each.host}:{each.port}" for each in parse_members(brokers)}
     lacking = [m.member_id for m in group.members if m.member_id not in addresses]
-    if lacking or group.member_id not in addresses:
-        names = ", ".join(lacking or [group.member_id])
-        raise ConfigError(f"--brokers names no address for {names}: every member has a broker")
+    if lacking:
+        raise ConfigError(
+            f"--brokers names no address for {', '.join(lacking)}: every member has a broker"
+        )
     log_as(server_config)
     old = taken_over(OsDisk(), str(directory))
     if old is not None and group.storage.segment_bytes != old.file_bytes:
@@ -255,7 +221,6 @@ def serve_dledger(
         config,
         member_id=group.member_id,
         brokers=addresses,
-        topics=groups.topics,
         groups=groups,
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
@@ -265,164 +230,120 @@ def serve_dledger(
     run_member(server, [partial(look_at_member, broker, group.group)])
 
 
-def _addresses(text: str) -> dict[str, str]:
-    """Raises ConfigError."""
-    from quorumlog.config import parse_members
-
-    try:
-        return {each.member_id: f"{each.host}:{each.port}" for each in parse_members(text)}
-    except ConfigError as error:
-        raise ConfigError(f"--brokers: {error}") from None
-
-
 def serve(
     directory: Annotated[
         Path,
-        typer.Option(
-            "--dir",
-            help="Directory of the store (created if missing); with --role dledger, of the member.",
-            metavar="DIR",
+        option(
+            "Directory of the store (created if missing); with --role dledger, of the member.",
+            "DIR",
+            name="--dir",
         ),
     ],
     topics: Annotated[
         str,
-        typer.Option(
-            help="Topics and their numbers of queues (default 4): orders:8,audit; added to the topics"
+        option(
+            "Topics and their numbers of queues (default 4): orders:8,audit; added to the topics"
             " in the store. A slave gets them from its master; with --role dledger the master"
             " creates missing ones.",
-            metavar="LIST",
+            "LIST",
         ),
     ] = "",
-    bind: Annotated[str, typer.Option(help="Listen here.", metavar="HOST:PORT")] = DEFAULT_BROKER,
+    bind: Annotated[str, option("Listen here.", "HOST:PORT")] = DEFAULT_BROKER,
     members: Annotated[
         str | None,
-        typer.Option(
-            help="dledger: every member and the address of its log: ID=HOST:PORT,... The same on all"
+        option(
+            "dledger: every member and the address of its log: ID=HOST:PORT,... The same on all"
             " members.",
-            metavar="LIST",
+            "LIST",
         ),
     ] = None,
     brokers: Annotated[
         str | None,
-        typer.Option(
-            help="dledger: every member and the address of its broker: ID=HOST:PORT,... The same on"
+        option(
+            "dledger: every member and the address of its broker: ID=HOST:PORT,... The same on"
             " all; replaces --bind.",
-            metavar="LIST",
+            "LIST",
         ),
     ] = None,
     log_config: Annotated[
         Path | None,
-        typer.Option(
-            "--config",
-            help="TOML file: with dledger options of the log; else the tables [users] and [limits].",
-            metavar="FILE.toml",
+        option(
+            "TOML file: with dledger options of the log; else the tables [users] and [limits].",
+            "FILE.toml",
+            name="--config",
         ),
     ] = None,
     flush: Annotated[
-        FlushOption,
-        typer.Option(
-            help="sync (SYNC_FLUSH): acknowledge once it is on disk. async: once it is written."
-        ),
-    ] = FlushOption.SYNC,
+        FlushMode,
+        option("sync (SYNC_FLUSH): acknowledge once it is on disk. async: once it is written."),
+    ] = "sync",
     role: Annotated[
-        RoleChoice | None,
-        typer.Option(
-            help="Role at the first start, until a switch; without one the broker has no slaves."
-            " sync-master: waits for slaves. async-master: does not. dledger: a member of a"
-            " replicated log, whose leader is the master."
+        Literal["sync-master", "async-master", "slave", "dledger"] | None,
+        option(
+            "Role at the first start, until a switch; without one the broker has no slaves. sync-master:"
+            " waits for slaves. async-master: does not. dledger: a member of a replicated log, whose"
+            " leader is the master."
         ),
     ] = None,
     broker_id: Annotated[
         str,
-        typer.Option(
-            "--id",
-            help="Id of the broker among master and slaves (default: --bind); with --role dledger id"
-            " of the member, ending with a number: n0.",
-            metavar="ID",
+        option(
+            "Id of the broker among master and slaves (default: --bind); with --role dledger id of the"
+            " member, ending with a number: n0.",
+            "ID",
+            name="--id",
         ),
     ] = "",
-    master: Annotated[
-        str, typer.Option(help="Slave: HOST:PORT of its master's --ha-port.", metavar="HOST:PORT")
-    ] = "",
-    ha_port: Annotated[
-        int, typer.Option(help="Slaves connect here.", min=1, max=65535, metavar="PORT")
-    ] = 10912,
+    master: Annotated[str, option("Slave: HOST:PORT of its master's --ha-port.", "HOST:PORT")] = "",
+    ha_port: Annotated[int, option("Slaves connect here.", "PORT", min=1, max=65535)] = 10912,
     ha_advertise: Annotated[
         str,
-        typer.Option(
-            help="Address at which slaves reach --ha-port, if the host is not that of --bind (behind a"
+        option(
+            "Address at which slaves reach --ha-port, if the host is not that of --bind (behind a"
             " proxy).",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = "",
     in_sync_replicas: Annotated[
         int,
-        typer.Option(
-            help="Copies of a message before it is acknowledged, the master's included. (default:"
-            " 2 with sync-master, 1 with async-master)",
+        option(
+            "Copies of a message before it is acknowledged, the master's included. (default: 2 with"
+            " sync-master, 1 with async-master)",
             min=0,
             max=100,
             show_default=False,
         ),
     ] = 0,
     ha_dialect: Annotated[
-        Dialect,
-        typer.Option(help="rocketmq: RocketMQ 5's protocol, for a Java master or slave; no epochs."),
-    ] = Dialect.QUORUMLOG,
-    failover: Failover = None,
-    coordinator: CoordinatorList = "",
-    group: Group = "default",
-    lease_ms: LeaseMs = 10_000,
-    in_sync_timeout_ms: InSyncTimeoutMs = 3_000,
-    failover_begin: FailoverBegin = False,
-    option: Annotated[
+        Literal["quorumlog", "rocketmq"],
+        option("rocketmq: RocketMQ 5's protocol, for a Java master or slave; no epochs."),
+    ] = "quorumlog",
+    *,
+    failover: Failover,
+    settings: Annotated[
         list[str] | None,
-        typer.Option(
-            help="One of the store's options, as in flush_interval_commit_log=200; may be repeated.",
-            metavar="NAME=VALUE",
+        option(
+            "One of the store's options, as in flush_interval_commit_log=200; may be repeated.",
+            "NAME=VALUE",
+            name="--option",
         ),
     ] = None,
     admin: AdminAddress = None,
-    *,
     tls_files: TlsGiven,
     tls_listen: Annotated[
         str | None,
-        typer.Option(
-            help="Use TLS at this address, while the first port stays plain (docs/security.md).",
-            metavar="HOST:PORT",
-        ),
-    ] = None,
-    coordinator_ca: Annotated[
-        Path | None,
-        pem_option("--coordinator-ca", "Use TLS with --failover kv; trust the CAs in this file."),
-    ] = None,
-    coordinator_cert: Annotated[
-        Path | None,
-        pem_option("--coordinator-cert", "Client certificate, if that store requires one."),
-    ] = None,
-    coordinator_key: Annotated[Path | None, pem_option("--coordinator-key", "Its key.")] = None,
-    coordinator_user: Annotated[
-        str | None,
-        typer.Option(
-            help="With --failover kv: user of this broker, if that store has users.", metavar="NAME"
-        ),
-    ] = None,
-    coordinator_password_file: Annotated[
-        Path | None,
-        pem_option(
-            "--coordinator-password-file",
-            "Its first line is the password of --coordinator-user; else QUORUMLOG_PASSWORD.",
+        option(
+            "Use TLS at this address, while the first port stays plain (docs/security.md).", "HOST:PORT"
         ),
     ] = None,
     insecure: Annotated[
         bool,
-        typer.Option(
-            "--insecure",
-            help="Allow RocketMQ's protocol, which has no TLS, with other machines although TLS is"
-            " configured.",
+        option(
+            "Allow RocketMQ's protocol, which has no TLS, with other machines although TLS is"
+            " configured."
         ),
     ] = False,
-    log_level: Level = LogLevel.INFO,
+    log_level: Level = "info",
     log_format: Format = None,
 ) -> None:
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
@@ -441,28 +362,28 @@ def serve(
           --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911 \\
           --brokers n0=10.0.0.1:10911,n1=10.0.0.2:10911,n2=10.0.0.3:10911
     """
-    if role is RoleChoice.DLEDGER:
+    path = None if log_config is None else str(log_config)
+    tls_table = {**tls_files.table, "broker_listen": tls_listen}
+    if role == "dledger":
         for name, is_given in (
-            ("--master", bool(master)),
-            ("--in-sync-replicas", bool(in_sync_replicas)),
-            ("--failover", failover is not None),
+            ("--master", master),
+            ("--in-sync-replicas", in_sync_replicas),
+            ("--failover", failover.failover),
         ):
             if is_given:
                 raise ConfigError(f"{name} is not for --role dledger: the log elects and replicates")
-        serve_dledger(
-            directory,
-            topics_of(topics),
-            store_config(flush, option or []),
-            flush.value,
-            broker_id or None,
-            members,
-            brokers,
-            None if log_config is None else str(log_config),
-            log_level,
-            {**tls_files, "broker_listen": tls_listen},
-            admin,
-            log_format,
-        )
+        command_line = {
+            "member_id": broker_id or None,
+            "members": members,
+            "data_dir": str(directory),
+            "flush": flush if path is None else None,
+            "log_level": log_level,
+            "tls": tls_table,
+            "admin": admin,
+            "log_format": log_format,
+        }
+        config = store_config(flush, settings or [])
+        serve_dledger(directory, topics_of(topics), config, brokers, path, command_line)
         return
     for name, given_of_log in (("--members", members), ("--brokers", brokers)):
         if given_of_log is not None:
@@ -476,116 +397,86 @@ def serve(
     from quorumlog.broker.store.log_files import BrokerRole
     from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.log_lines import log_to_stderr
-    from quorumlog.cli.run.serve import answering, refuse_optimised_python, tls_of
+    from quorumlog.cli.run.serve import answering, end_with, refuse_optimised_python, tls_of
     from quorumlog.cli.run.toml_config import load_broker_config, tls_options
     from quorumlog.config import AdminOptions, parse_address
+    from quorumlog.net.limits import raise_descriptor_limit
     from quorumlog.stray_log import is_loopback
     from quorumlog.version import DESCRIPTION
 
     refuse_optimised_python()
-    log_to_stderr(log_level, log_format or LogFormat.TEXT)
+    log_to_stderr(log_level, log_format or "text")
     host, _ = parse_address(bind)
-    tls = tls_of(tls_options({}, {**tls_files, "broker_listen": tls_listen}))
-    if tls is not None and (role is not None or failover is not None):
-        if ha_dialect is Dialect.QUORUMLOG:
+    tls = tls_of(tls_options({}, tls_table))
+    has_epochs, is_elected = ha_dialect == "quorumlog", failover.failover is not None
+    if tls is not None and (role is not None or is_elected):
+        if has_epochs:
             tls.check_member(broker_id or bind)
         elif not (insecure or is_loopback(host)):
             raise ConfigError(
                 "--ha-dialect rocketmq has no TLS: bind to the loopback interface, or give --insecure"
             )
-    settings = list(option or [])
-    if in_sync_replicas:
-        settings.append(f"in_sync_replicas={in_sync_replicas}")
-    config = store_config(flush, settings)
-    path = None if log_config is None else str(log_config)
+    more = [f"in_sync_replicas={in_sync_replicas}"] if in_sync_replicas else []
+    config = store_config(flush, [*(settings or ()), *more])
     users, _ = load_broker_config(path)
 
     def limits() -> LimitOptions:
         return load_broker_config(path)[1]
 
-    if failover is not None:
-        if role is not None or master:
-            raise ConfigError("--failover decides the roles: remove --role and --master")
-        if ha_dialect is not Dialect.QUORUMLOG:
-            raise ConfigError(
-                "--failover needs --ha-dialect quorumlog: RocketMQ's protocol has no epochs"
-            )
-        elect = failover_of(
-            failover,
-            coordinator,
-            group,
-            lease_ms=lease_ms,
-            in_sync_timeout_ms=in_sync_timeout_ms,
-            begins=failover_begin,
-            tls=_coordinator_tls(coordinator_ca, coordinator_cert, coordinator_key),
-            user=_coordinator_user(coordinator_user, coordinator_password_file),
-        )
-    elif any(
-        (
-            *(coordinator, failover_begin, coordinator_user, coordinator_password_file),
-            *(coordinator_ca, coordinator_cert, coordinator_key),
-        )
-    ):
-        raise ConfigError(
-            "--coordinator, --coordinator-ca, --coordinator-user and --failover-begin need --failover"
-            " etcd, kv or zookeeper"
-        )
-    make_failover = None
-    if role is None and failover is None:
-        if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:
+    reread = limits if path else None
+    if is_elected and (role is not None or master):
+        raise ConfigError("--failover decides the roles: remove --role and --master")
+    if is_elected and not has_epochs:
+        raise ConfigError("--failover needs --ha-dialect quorumlog: RocketMQ's protocol has no epochs")
+    elect = failover.service()
+    if role is None and not is_elected:
+        if master or broker_id or in_sync_replicas or ha_advertise or not has_epochs:
             raise ConfigError(
                 "--master, --id, --in-sync-replicas, --ha-advertise and --ha-dialect need a --role or"
                 " --failover"
             )
         store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
-        server = BrokerServer(store, bind, tls=tls, users=users, limits=limits if path else None)
+        server = BrokerServer(store, bind, tls=tls, users=users, limits=reread)
     else:
-        if role is RoleChoice.SLAVE and not master:
+        is_slave = role == "slave"
+        if is_slave and not master:
             raise ConfigError("--role slave needs --master HOST:PORT, the HA address of the master")
-        if role is not RoleChoice.SLAVE and master:
+        if master and not is_slave:
             raise ConfigError("--master is for --role slave")
-        if master:
-            parse_address(master)
-        if host in ("0.0.0.0", "::") and ha_dialect is Dialect.QUORUMLOG:
+        for address in filter(None, (master, ha_advertise)):
+            parse_address(address)
+        if host in ("0.0.0.0", "::") and has_epochs:
             raise ConfigError(
                 f"--bind {bind}: master and slaves give each other this address, and it is not"
                 " reachable: write the address at which the others reach this machine"
             )
         ha_bind = f"{host}:{ha_port}"
-        if ha_advertise:
-            parse_address(ha_advertise)
         me = Peer(id=broker_id or bind, address=bind, ha_address=ha_advertise or ha_bind)
-        first_role = BrokerRole.SLAVE if role is None else BrokerRole[role.name]
-        known = topics_of(topics) if role is RoleChoice.SLAVE else topics_of_store(topics, directory)
+        first_role = BrokerRole[(role or "slave").replace("-", "_").upper()]
+        known = topics_of(topics) if is_slave else topics_of_store(topics, directory)
         store = ReplicaStore(str(directory), config, topics=known)
         try:
             replica = BrokerReplica(
-                store,
-                me,
-                first_role,
+                *(store, me, first_role),
                 master_ha_address=master,
-                has_epochs=ha_dialect is Dialect.QUORUMLOG,
-                is_elected=failover is not None,
+                has_epochs=has_epochs,
+                is_elected=is_elected,
             )
         except BaseException:
             store.close()  # so that the next start is one after a clean stop
             raise
-        if failover is not None:
-            make_failover = partial(elect, replica)
-        ha_service = HAService(replica, ha_dialect.value, ha_bind, tls)
-        reread = limits if path else None
+        make_failover = None if elect is None else partial(elect, replica)
+        ha_service = HAService(replica, ha_dialect, ha_bind, tls)
         server = BrokerServer(store, bind, ha_service, make_failover, tls, users, reread)
 
     def ready() -> None:
         what = "" if server.ha_service is None else f" {store.commit_log.role.value},"
         announce(
-            f"{DESCRIPTION}: broker listens on {bind}{server.port.speaks},{what}"
+            f"{DESCRIPTION}: broker listens on {bind}{server.port.listener.speaks},{what}"
             f" {config.flush_disk_type}, store in {directory}."
-            f"{'' if failover is None else alone(config.in_sync_replicas)}"
+            f"{'' if is_elected else alone(config.in_sync_replicas)}"
         )
         say_ready()
-
-    from quorumlog.net.limits import raise_descriptor_limit
 
     raise_descriptor_limit()
     try:
@@ -593,13 +484,10 @@ def serve(
             server.run(ready)
     finally:
         store.close()
-    if server.failure is not None:
-        error_line(f"stopped: {type(server.failure).__name__}: {server.failure}", EXIT_STORE)
-        raise typer.Exit(EXIT_STORE)
-    announce("stopped cleanly")
+    end_with(server.failure)
 
 
-def store_config(flush: FlushOption, settings: list[str]) -> MessageStoreConfig:
+def store_config(flush: FlushMode, settings: list[str]) -> MessageStoreConfig:
     """Raises ConfigError naming the option."""
     from dataclasses import fields
 
@@ -621,15 +509,15 @@ def store_config(flush: FlushOption, settings: list[str]) -> MessageStoreConfig:
         except (KeyError, ValueError):
             raise ConfigError(f"--option {name} cannot be {value!r}") from None
     return MessageStoreConfig(
-        flush_disk_type=SYNC_FLUSH if flush is FlushOption.SYNC else ASYNC_FLUSH,
+        flush_disk_type=SYNC_FLUSH if flush == "sync" else ASYNC_FLUSH,
         **values,  # type: ignore[arg-type]
     )
 
 
 def dev(
-    members: Annotated[int, typer.Option(help="Number of brokers.", min=1, max=9)] = 3,
-    queues: Annotated[int, typer.Option(help="Queues of a topic created on first use.", min=1)] = 4,
-    log_level: Level = LogLevel.ERROR,
+    members: Annotated[int, option("Number of brokers.", min=1, max=9)] = 3,
+    queues: Annotated[int, option("Queues of a topic created on first use.", min=1)] = 4,
+    log_level: Level = "error",
 ) -> None:
     """Run brokers on a replicated log until Ctrl-C, for trials only. Their data is deleted.
 

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from quorumlog.cli.broker.messages import (
     MOST_QUEUE_ID,
-    Queue,
     Topic,
     message_line,
     message_row,
     print_queues,
     print_topics,
 )
-from quorumlog.cli.broker.replicas import (
-    failover_row,
-    print_brokers,
-    replica_of,
-    replica_row,
-    say_failover,
-    say_replica,
-)
-from quorumlog.cli.options import BrokerServers, time_ms_of
+from quorumlog.cli.broker.replicas import print_brokers, replica_of, row_of, say_failover, say_replica
+from quorumlog.cli.options import BrokerServers, argument, option, time_ms_of
 from quorumlog.cli.output import is_json, print_json, say, spoken_size, tell
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.broker.client.broker_calls import QueueInfo
 
-TIMEOUT_S = 10.0
 _BATCH = 256
 
 
@@ -41,17 +31,14 @@ def send(
     topic: Topic,
     body: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Bodies; without any, each line of standard input is one.", metavar="[BODY]..."
-        ),
+        argument("Bodies; without any, each line of standard input is one.", "[BODY]..."),
     ] = None,
     key: Annotated[
-        list[str] | None,
-        typer.Option(help="Key of the message, for queries; may be repeated.", metavar="KEY"),
+        list[str] | None, option("Key of the message, for queries; may be repeated.", "KEY")
     ] = None,
-    tags: Annotated[str, typer.Option(help="Tags of the messages.", metavar="TEXT")] = "",
+    tags: Annotated[str, option("Tags of the messages.", "TEXT")] = "",
     queue: Annotated[
-        int | None, typer.Option(help="Queue. (default: round-robin)", min=0, max=MOST_QUEUE_ID)
+        int | None, option("Queue. (default: round-robin)", min=0, max=MOST_QUEUE_ID)
     ] = None,
 ) -> None:
     """Send messages, and print where they are stored.
@@ -61,8 +48,9 @@ def send(
     from quorumlog.broker import Message
 
     with at.connected() as broker:
-        bodies = iter([text.encode() for text in body] if body else _lines())
-        while batch := [each for _, each in zip(range(_BATCH), bodies, strict=False)]:
+        lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        bodies = iter([text.encode() for text in body]) if body else lines
+        while batch := list(islice(bodies, _BATCH)):
             messages = [Message(topic, each, tags=tags, keys=tuple(key or ())) for each in batch]
             receipt = broker.send_batch(messages, queue_id=queue)
             row = {
@@ -82,25 +70,16 @@ def send(
             tell(row, f"{topic} queue {receipt.queue_id} offset {span}  {receipt.message_id}")
 
 
-def _lines() -> list[bytes]:
-    return [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
-
-
 def pull(
     at: BrokerServers,
     topic: Topic,
-    queue: Queue = 0,
-    offset: Annotated[
-        int | None, typer.Option(help="First message. (default: the oldest)", min=0)
-    ] = None,
+    queue: Annotated[int, option("Number of the queue.", min=0, max=MOST_QUEUE_ID)] = 0,
+    offset: Annotated[int | None, option("First message. (default: the oldest)", min=0)] = None,
     since: Annotated[
-        str,
-        typer.Option(
-            help="Only messages stored at this time or later: 2h, 2026-11-23T10:00Z.", metavar="TIME"
-        ),
+        str, option("Only messages stored at this time or later: 2h, 2026-11-23T10:00Z.", "TIME")
     ] = "",
-    most: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 1_000_000_000,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
+    most: Annotated[int, option("Maximum number of messages.", min=1)] = 1_000_000_000,
+    follow: Annotated[bool, option("Wait for more, until Ctrl-C.")] = False,
 ) -> None:
     """Print the messages of a queue in order.
 
@@ -128,19 +107,11 @@ def pull(
 def query(
     at: BrokerServers,
     topic: Topic,
-    key: Annotated[
-        str, typer.Option(help="Key of the messages, or their UNIQ_KEY.", metavar="KEY")
-    ] = "",
-    message_id: Annotated[
-        str, typer.Option("--id", help="Id of one message instead.", metavar="HEX")
-    ] = "",
-    since: Annotated[
-        str, typer.Option(help="Only messages stored at this time or later.", metavar="TIME")
-    ] = "",
-    until: Annotated[
-        str, typer.Option(help="Only messages stored at this time or before.", metavar="TIME")
-    ] = "",
-    most: Annotated[int, typer.Option(help="Maximum number.", min=1, max=1000)] = 64,
+    key: Annotated[str, option("Key of the messages, or their UNIQ_KEY.", "KEY")] = "",
+    message_id: Annotated[str, option("Id of one message instead.", "HEX", name="--id")] = "",
+    since: Annotated[str, option("Only messages stored at this time or later.", "TIME")] = "",
+    until: Annotated[str, option("Only messages stored at this time or before.", "TIME")] = "",
+    most: Annotated[int, option("Maximum number.", min=1, max=1000)] = 64,
 ) -> None:
     """Find messages by key and time, the newest first.
 
@@ -163,9 +134,7 @@ def query(
 
 def status(
     at: BrokerServers,
-    topics: Annotated[
-        bool, typer.Option("--topics", help="Show each queue of the topics instead of sums.")
-    ] = False,
+    topics: Annotated[bool, option("Show each queue of the topics instead of sums.")] = False,
 ) -> None:
     """Show the state of a broker: log, topics, problems. With several brokers, in --servers or known
     to a master, a row for each comes first.
@@ -189,9 +158,7 @@ def status(
             if state.users != "unknown":
                 raise  # else only an administrator is told more
     if is_json():
-        row = {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
-        row["replica"] = None if replica is None else replica_row(replica)
-        row["failover"] = None if failover is None else failover_row(failover)
+        row = {**row_of(state), "replica": row_of(replica), "failover": row_of(failover)}
         print_json({**row, "queue_rows": [each._asdict() for each in queues]})
         return
     if len(at.addresses) > 1 or (replica is not None and replica.slaves):

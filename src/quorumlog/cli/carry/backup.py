@@ -3,55 +3,40 @@ that."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from quorumlog.cli.options import LogServers, time_ms_of
+from quorumlog.cli.options import LogServers, option, time_ms_of
 from quorumlog.cli.output import entry_progress, note, say, spoken_size, tell
 from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
 if TYPE_CHECKING:
-    pass
     from quorumlog.backups import Restored
-
-
-class Verify(StrEnum):
-    ALL = "all"
-    NEW = "new"
 
 
 def backup(
     at: LogServers,
     directory: Annotated[
         Path,
-        typer.Option(
-            "--to",
-            help="Directory of the backup; an existing backup of this log is extended.",
-            metavar="DIR",
+        option(
+            "Directory of the backup; an existing backup of this log is extended.", "DIR", name="--to"
         ),
     ],
     from_member: Annotated[
         str | None,
-        typer.Option(
-            help="Copy the entries that this member knows to be committed; works without a leader.",
-            metavar="ID",
-        ),
+        option("Copy the entries that this member knows to be committed; works without a leader.", "ID"),
     ] = None,
     hold: Annotated[
         str | None,
-        typer.Option(
-            help="Keep entries in the log until a backup with this NAME has them; NAME becomes a"
+        option(
+            "Keep entries in the log until a backup with this NAME has them; NAME becomes a"
             " reader of the log.",
-            metavar="NAME",
+            "NAME",
         ),
     ] = None,
     verify: Annotated[
-        Verify,
-        typer.Option(help="Read back and verify all of DIR, or only new entries."),
-    ] = Verify.ALL,
+        Literal["all", "new"], option("Read back and verify all of DIR, or only new entries.")
+    ] = "all",
 ) -> None:
     """Copy all committed entries while the cluster works, and verify the copy.
 
@@ -69,9 +54,7 @@ def backup(
         )
     with (
         at.connected() as log,
-        BackupTaking(
-            log, str(directory), from_member=from_member, hold=hold, verify=verify.value
-        ) as taking,
+        BackupTaking(log, str(directory), from_member=from_member, hold=hold, verify=verify) as taking,
     ):
         try:
             taking.prepare()
@@ -97,47 +80,35 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, typer.Option("--from", help="Directory of the backup.", metavar="DIR")],
+    source: Annotated[Path, option("Directory of the backup.", "DIR", name="--from")],
     members: Annotated[
-        str,
-        typer.Option(
-            help="Every member of the new cluster and its address: ID=HOST:PORT,...",
-            metavar="LIST",
-        ),
+        str, option("Every member of the new cluster and its address: ID=HOST:PORT,...", "LIST")
     ],
     targets: Annotated[
         list[str],
-        typer.Option(
-            "--to",
-            help="The directory of one member, which must be empty; once for each.",
-            metavar="ID=DIR",
+        option(
+            "The directory of one member, which must be empty; once for each.", "ID=DIR", name="--to"
         ),
     ],
     last_index: Annotated[
         int | None,
-        typer.Option(
-            "--index",
-            help="The last entry that is restored. (default: the last one of the backup)",
+        option(
+            "The last entry that is restored. (default: the last one of the backup)",
+            name="--index",
             min=-1,
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(
-            "--time",
-            help=(
-                "Restore entries appended up to this time, or so long ago: 90s, 2h, 7d,"
-                " 2026-11-23T10:00Z."
-            ),
-            metavar="TIME",
+        option(
+            "Restore entries appended up to this time, or so long ago: 90s, 2h, 7d, 2026-11-23T10:00Z.",
+            "TIME",
+            name="--time",
         ),
     ] = None,
     with_users: Annotated[
         bool,
-        typer.Option(
-            "--with-users",
-            help="Restore users, roles and grants of the backup, including any that were removed since.",
-        ),
+        option("Restore users, roles and grants of the backup, including any that were removed since."),
     ] = False,
 ) -> None:
     """Make the data directories of a new cluster from a backup, checking every entry on the way.
@@ -167,7 +138,18 @@ def restore(
             with_users=with_users,
             report=report,
         )
-    _tell(restored, members)
+    if restored.lost_machines:
+        note(
+            f"the log begins at index {restored.first_index}, and a backup holds no snapshots: these"
+            f" state machines cannot be built again: {', '.join(restored.lost_machines)}"
+        )
+    if restored.left_users_out:
+        note(
+            "the users of the backup were left out, and without users every client is refused: give one"
+            " of the members an administrator before it starts (quorumlog init-admin), or restore again"
+            " --with-users"
+        )
+    tell(restored, lambda: _say(restored, members))
 
 
 def _directories(targets: list[str]) -> dict[str, str]:
@@ -180,22 +162,6 @@ def _directories(targets: list[str]) -> dict[str, str]:
             raise ConfigError(f"--to names {member_id} twice; a member has one directory")
         directories[member_id] = directory
     return directories
-
-
-def _tell(restored: Restored, members: str) -> None:
-    if restored.lost_machines:
-        note(
-            f"the log begins at index {restored.first_index}, and a backup holds no snapshots: these"
-            f" state machines cannot be built again: {', '.join(restored.lost_machines)}"
-        )
-
-    if restored.left_users_out:
-        note(
-            "the users of the backup were left out, and without users every client is refused: give one"
-            " of the members an administrator before it starts (quorumlog init-admin), or restore again"
-            " --with-users"
-        )
-    tell(restored, lambda: _say(restored, members))
 
 
 def _say(restored: Restored, members: str) -> None:
@@ -211,13 +177,11 @@ def _say(restored: Restored, members: str) -> None:
             f" --data-dir {member.directory} --members {members}"
         )
     defaults = StoreConfig()
-    sizes = [
-        f"{name} = {size}"
-        for name, size, default in (
-            ("segment_bytes", restored.segment_bytes, defaults.segment_bytes),
-            ("index_segment_bytes", restored.index_segment_bytes, defaults.index_segment_bytes),
-        )
-        if size != default
-    ]
+    names = ("segment_bytes", "index_segment_bytes")
+    sizes = {name: getattr(restored, name) for name in names}
+    sizes = {name: size for name, size in sizes.items() if size != getattr(defaults, name)}
     if sizes:
-        say(f"quorumlog serve needs a file --config here that says {' and '.join(sizes)}")
+        say(
+            f"quorumlog serve needs a file --config here that says"
+            f" {' and '.join(f'{name} = {size}' for name, size in sizes.items())}"
+        )

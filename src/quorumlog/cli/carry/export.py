@@ -6,9 +6,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from quorumlog.cli.options import FirstIndex, LogPlace, StopIndex, check_directory
+from quorumlog.cli.options import (
+    FirstIndex,
+    LogPlace,
+    StopIndex,
+    argument,
+    check_directory,
+    refuse_crossed,
+)
 from quorumlog.cli.output import entry_progress, note, spoken_size, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -20,10 +25,7 @@ def export(
     at: LogPlace,
     file: Annotated[
         Path,
-        typer.Argument(
-            help="File to write; if it has a part of the export already, the rest is added.",
-            metavar="FILE",
-        ),
+        argument("File to write; if it has a part of the export already, the rest is added.", "FILE"),
     ],
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
@@ -38,8 +40,7 @@ def export(
     from quorumlog.cli.carry.export_file import ExportFile, served, stored
     from quorumlog.cli.carry.export_format import FileDamaged
 
-    if first_index is not None and stop_index is not None and stop_index < first_index:
-        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
+    refuse_crossed(first_index, stop_index)
     with ExitStack() as stack:
         if at.path is not None:
             opened = stored(check_directory(at.path), at.group, stop_index)
@@ -95,7 +96,20 @@ def _export(
             note(f"stopped before index {next_index}; repeat the command to continue there")
             raise
         size_bytes = target.end(Ending(records, next_index - 1))
-    _print_summary(target, records, next_index - 1, size_bytes)
+    new = records - target.extent.records
+    row = {
+        "file": str(target.path),
+        "records": records,
+        "new_records": new,
+        "last_index": next_index - 1,
+        "size_bytes": size_bytes,
+    }
+    before = f", {new} of them new" if target.extent.records else ""
+    tell(
+        row,
+        f"exported {records} entries{before}, up to index {next_index - 1}, to {target.path}"
+        f" ({spoken_size(size_bytes)})",
+    )
 
 
 def _refuse_another_log(
@@ -137,20 +151,3 @@ def _refuse_another_log(
                 f"FILE {file} is of another log: its last record, index {last.index}, is a different"
                 " entry there; name another file"
             )
-
-
-def _print_summary(target: ExportFile, records: int, last_index: int, size_bytes: int) -> None:
-    new = records - target.extent.records
-    row = {
-        "file": str(target.path),
-        "records": records,
-        "new_records": new,
-        "last_index": last_index,
-        "size_bytes": size_bytes,
-    }
-    before = f", {new} of them new" if target.extent.records else ""
-    tell(
-        row,
-        f"exported {records} entries{before}, up to index {last_index}, to {target.path}"
-        f" ({spoken_size(size_bytes)})",
-    )

@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
@@ -22,9 +22,8 @@ from quorumlog.cli.carry.export_format import (
     scan_export,
     tail,
 )
-from quorumlog.cli.options import LogServers
+from quorumlog.cli.options import LogServers, begin_index, refuse_another_group
 from quorumlog.cli.output import note
-from quorumlog.client import leader_of
 from quorumlog.entry import Entry
 from quorumlog.errors import ConfigError
 from quorumlog.store.directory_reader import DirectoryReader
@@ -41,32 +40,25 @@ class ExportFile:
         self.path = path
         self.torn_bytes = 0
         """Bytes after the last whole record, to be cut."""
-        self._file = _opened(path)
-        try:
-            self._look(report)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _look(self, report: Callable[[int, int], None]) -> None:
-        size_bytes = os.fstat(self._file.fileno()).st_size
         self.extent = _NOTHING
+        self._file = _opened(path)
+        size_bytes = os.fstat(self._file.fileno()).st_size
         if size_bytes == 0:
             return
-        if not is_export(self._file):
-            raise ConfigError(f"FILE {self.path} exists and is not an export; name another file")
-        with suppress(FileTorn):  # not even the head is whole: it is written again
-            self.extent = scan_export(self._file, report)
-        if self.extent.ending is None:
-            self.torn_bytes = size_bytes - self.extent.stop_position
+        with ExitStack() as unless_kept:
+            unless_kept.enter_context(self._file)
+            if not is_export(self._file):
+                raise ConfigError(f"FILE {path} exists and is not an export; name another file")
+            with suppress(FileTorn):  # not even the head is whole: it is written again
+                self.extent = scan_export(self._file, report)
+            if self.extent.ending is None:
+                self.torn_bytes = size_bytes - self.extent.stop_position
+            unless_kept.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._file.close()
 
     # ---------------------------------------------------------------- writing
@@ -132,17 +124,14 @@ class ExportSource(NamedTuple):
 def served(at: LogServers) -> Iterator[ExportSource]:
     with at.connected() as log:
         stop_index = log.end_index() + 1
-        leader = leader_of(log.status())
-        begin_index = max(leader.ledger_begin_index, 0) if leader is not None else 0
-        yield ExportSource(at.group, begin_index, stop_index, log.read_batches)
+        yield ExportSource(at.group, begin_index(log), stop_index, log.read_batches)
 
 
 @contextmanager
 def stored(path: str, group: str | None, stop_index: int | None) -> Iterator[ExportSource]:
     """Raises DirectoryDamaged if committed entries are missing that the export should hold."""
     with DirectoryReader(OsDisk(), path) as reader:
-        if group is not None and reader.group and group != reader.group:
-            raise ConfigError(f"{path} is of group {reader.group}, not {group}; change --group")
+        refuse_another_group(path, reader.group, group)
         missing, readable = reader.missing, reader.readable_index + 1
         if missing is not None and (stop_index is None or missing.index < stop_index):
             raise reader.refusal(missing)

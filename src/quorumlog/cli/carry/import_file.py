@@ -9,9 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-import typer
-
-from quorumlog.cli.options import LogServers
+from quorumlog.cli.options import LogServers, argument, option, refuse_crossed
 from quorumlog.cli.output import describe, entry_progress, note, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -21,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(help="File that `export` wrote.", metavar="FILE")],
+    file: Annotated[Path, argument("File that `export` wrote.", "FILE")],
     at: LogServers,
     first_index: Annotated[
-        int, typer.Option("--from", help="First index, by the indices in the file.", min=0)
+        int, option("First index, by the indices in the file.", name="--from", min=0)
     ] = 0,
     stop_index: Annotated[
         int | None,
-        typer.Option(
-            "--to",
-            help="Stop before this index, by the indices in the file. (default: the end of FILE)",
+        option(
+            "Stop before this index, by the indices in the file. (default: the end of FILE)",
+            name="--to",
             min=0,
         ),
     ] = None,
     expected_last: Annotated[
         int,
-        typer.Option(
-            min=-1,
-            metavar="INDEX",
-            help="Append after this index, the last data entry when the import first began; -1:"
+        option(
+            "Append after this index, the last data entry when the import first began; -1:"
             " the log was empty.",
+            "INDEX",
+            min=-1,
         ),
     ] = -1,
 ) -> None:
@@ -55,10 +53,12 @@ def import_file(
     from quorumlog.cli.carry.export_format import ExportReader
     from quorumlog.cli.carry.importer import Importer, ImportStopped, batched
 
-    if stop_index is not None and stop_index < first_index:
-        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
+    refuse_crossed(first_index, stop_index)
     with ExitStack() as stack:
-        opened = stack.enter_context(_open(file))
+        try:
+            opened = stack.enter_context(file.open("rb"))
+        except OSError as error:
+            raise ConfigError(f"FILE {file}: {error.strerror}; name a file that export wrote") from None
         extent, wanted = _survey(file, opened, first_index, stop_index)
         log = stack.enter_context(at.connected())
         importer = Importer(log, expected_last, note)
@@ -76,14 +76,16 @@ def import_file(
         except KeyboardInterrupt:
             note(f"interrupted: {_account(importer, wanted)}")
             raise
-    _print_summary(importer)
-
-
-def _open(file: Path) -> BinaryIO:
-    try:
-        return file.open("rb")
-    except OSError as error:
-        raise ConfigError(f"FILE {file}: {error.strerror}; name a file that export wrote") from None
+    place = f"first index {importer.first_index}, last index {importer.last_index}"
+    if not importer.records:
+        spoken = "nothing to import"
+    elif not importer.appended:
+        spoken = f"nothing to append: all {importer.found} entries are in the log already ({place})"
+    else:
+        twice = f"; {importer.found} of them were there already and were not written twice"
+        spoken = f"imported {importer.records} entries: {place}{twice * bool(importer.found)}"
+    names = ("records", "appended", "found", "first_index", "last_index")
+    tell({name: getattr(importer, name) for name in names}, spoken)
 
 
 def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None) -> tuple[Extent, int]:
@@ -130,16 +132,3 @@ def _account(importer: Importer, wanted: int) -> str:
         f"{importer.records} of {wanted} entries are known to be in the log{where}; the same command"
         " continues after them"
     )
-
-
-def _print_summary(importer: Importer) -> None:
-    place = f"first index {importer.first_index}, last index {importer.last_index}"
-    if not importer.records:
-        spoken = "nothing to import"
-    elif not importer.appended:
-        spoken = f"nothing to append: all {importer.found} entries are in the log already ({place})"
-    else:
-        twice = f"; {importer.found} of them were there already and were not written twice"
-        spoken = f"imported {importer.records} entries: {place}{twice * bool(importer.found)}"
-    names = ("records", "appended", "found", "first_index", "last_index")
-    tell({name: getattr(importer, name) for name in names}, spoken)

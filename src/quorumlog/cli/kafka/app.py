@@ -4,37 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from quorumlog.cli.options import App, KafkaPorts
+from quorumlog.cli.options import App, KafkaPorts, argument, option
 from quorumlog.cli.output import tell, tell_rows
 
-Topic = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC")]
-Group = Annotated[str, typer.Argument(help="Name of the consumer group.", metavar="GROUP")]
-kafka_app, topic_app, group_app = App(), App(), App()
-
-
-@kafka_app.callback()
-def kafka() -> None:
-    """Topics and consumer groups of Kafka's clients, on members that run with --kafka.
-
-    Example: quorumlog kafka topic list --servers 127.0.0.1:9092
-    """
-
-
-@topic_app.callback()
-def topic() -> None:
-    """Create, list, show, grow and delete topics.
-
-    Example: quorumlog kafka topic create orders --partitions 8 --servers 127.0.0.1:9092
-    """
+Topic = Annotated[str, argument("Name of the topic.", "TOPIC")]
+Group = Annotated[str, argument("Name of the consumer group.", "GROUP")]
+kafka_app = App(
+    "Topics and consumer groups of Kafka's clients, on members that run with --kafka.",
+    "quorumlog kafka topic list --servers 127.0.0.1:9092",
+)
+topic_app = App(
+    "Create, list, show, grow and delete topics.",
+    "quorumlog kafka topic create orders --partitions 8 --servers 127.0.0.1:9092",
+)
+group_app = App(
+    "List and show consumer groups.",
+    "quorumlog kafka group show readers --servers 127.0.0.1:9092",
+)
 
 
 @topic_app.command()
 def create(
     at: KafkaPorts,
     topic: Topic,
-    partitions: Annotated[int, typer.Option(help="Number of partitions.", min=1, max=10_000)] = 1,
+    partitions: Annotated[int, option("Number of partitions.", min=1, max=10_000)] = 1,
 ) -> None:
     """Create a topic.
 
@@ -55,7 +48,7 @@ def list_topics(at: KafkaPorts) -> None:
         found = admin.topics()
     rows = [{"topic": each.name, "id": each.topic_id, "partitions": each.partitions} for each in found]
     cells = [(each.name, each.partitions, each.topic_id) for each in found]
-    tell_rows(rows, "topic partitions id", cells, "there are no topics")
+    tell_rows(rows, "topic, partitions #, id", cells, "there are no topics")
 
 
 @topic_app.command()
@@ -66,14 +59,14 @@ def show(at: KafkaPorts, topic: Topic) -> None:
     """
     with at.connected() as admin:
         found = admin.partitions(topic)
-    tell_rows([each._asdict() for each in found], "partition start end", found)
+    tell_rows([each._asdict() for each in found], "partition #, start #, end #", found)
 
 
 @topic_app.command("partitions")
 def grow(
     at: KafkaPorts,
     topic: Topic,
-    partitions: Annotated[int, typer.Argument(help="Number of partitions, in all.", min=1, max=10_000)],
+    partitions: Annotated[int, argument("Number of partitions, in all.", min=1, max=10_000)],
 ) -> None:
     """Give a topic more partitions.
 
@@ -95,14 +88,6 @@ def delete(at: KafkaPorts, topic: Topic) -> None:
     tell({"topic": topic}, f"topic {topic} is deleted")
 
 
-@group_app.callback()
-def group() -> None:
-    """List and show consumer groups.
-
-    Example: quorumlog kafka group show readers --servers 127.0.0.1:9092
-    """
-
-
 @group_app.command("list")
 def list_groups(at: KafkaPorts) -> None:
     """List consumer groups.
@@ -112,7 +97,7 @@ def list_groups(at: KafkaPorts) -> None:
     with at.connected() as admin:
         found = admin.groups()
     rows = [{"group": each.name, "state": each.state} for each in found]
-    tell_rows(rows, "group state", found, "there are no consumer groups")
+    tell_rows(rows, "group, state", found, "there are no consumer groups")
 
 
 @group_app.command("show")
@@ -125,7 +110,7 @@ def show_group(at: KafkaPorts, group: Group) -> None:
         found = admin.offsets_of(group)
     rows = [{**each._asdict(), "lag": each.end_offset - each.committed_offset} for each in found]
     cells = [(*each[:4], each.end_offset - each.committed_offset, each.member) for each in found]
-    headings = "topic partition committed end lag member"
+    headings = "topic, partition #, committed #, end #, lag #, member"
     tell_rows(rows, headings, cells, f"group {group} has no committed offsets")
 
 

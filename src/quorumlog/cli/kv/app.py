@@ -18,28 +18,17 @@ from quorumlog.cli.kv.serve import serve
 from quorumlog.cli.kv.waiting import elect, lock, watch
 from quorumlog.cli.options import App
 
-kv_app = App()
-
-
-@kv_app.callback()
-def kv() -> None:
-    """A highly available key-value store on the log: keys with history, leases, watches, locks.
-
-    Example: quorumlog kv put color blue --servers 127.0.0.1:20921
-    """
+kv_app = App(
+    "A highly available key-value store on the log: keys with history, leases, watches, locks.",
+    "quorumlog kv put color blue --servers 127.0.0.1:20921",
+)
 
 
 kv_app.command(has_json=False)(serve)
-kv_app.command()(put)
-kv_app.command()(get)
-kv_app.command()(delete)
+kv_app.commands(put, get, delete)
 kv_app.command("range")(range_)
-kv_app.command()(watch)
-kv_app.command()(txn)
-kv_app.command()(lock)
-kv_app.command()(elect)
+kv_app.commands(watch, txn, lock, elect)
 kv_app.add_typer(lease_app, name="lease")
 kv_app.command()(health)
 kv_app.command(timeout_s=2.0)(status)
-kv_app.command()(compact)
-kv_app.command()(snapshot)
+kv_app.commands(compact, snapshot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, StoreServers
+from quorumlog.cli.options import App, StoreServers, argument, option
 from quorumlog.cli.output import (
     EXIT_REFUSED,
     is_json,
@@ -22,6 +22,7 @@ from quorumlog.cli.output import (
     spoken_size,
     tell,
     tell_rows,
+    text_fields,
     write_bytes,
 )
 from quorumlog.errors import ConfigError, LedgerError, Refused
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from quorumlog.kv.requests import Operation
 
 
-Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
-Prefix = Annotated[bool, typer.Option("--prefix", help="All keys with this prefix.")]
-PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also print the previous value.")]
+Key = Annotated[str, argument("A key.", "KEY")]
+Prefix = Annotated[bool, option("All keys with this prefix.")]
+PrevKv = Annotated[bool, option("Also print the previous value.")]
 
 
 def range_or_prefix(end: str | None, prefix: bool) -> None:
@@ -46,20 +47,10 @@ def range_or_prefix(end: str | None, prefix: bool) -> None:
 RELATIONS = {"=": 0, ">": 1, "<": 2, "!=": 3}
 
 
-def text_of(name: str, data: bytes | None) -> dict[str, Any]:
-    """`name` if it is text, else `name_base64`."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": b64encode(data).decode()}
-
-
 def row_of(item: Item[bytes | None]) -> dict[str, Any]:
     return {
-        **text_of("key", item.key),
-        **text_of("value", item.value),
+        **text_fields("key", item.key),
+        **text_fields("value", item.value),
         "create_revision": item.create_revision,
         "mod_revision": item.mod_revision,
         "version": item.version,
@@ -88,12 +79,14 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
 
     from quorumlog.kv.requests import MOST, Compare, DeleteRange, Put, Range, Relation, Target
 
-    def data(row: dict[str, Any], name: str) -> bytes:
+    def data(row: dict[str, Any], name: str, default: bytes | None = None) -> bytes:
         if f"{name}_base64" in row:
             return b64decode(row[f"{name}_base64"])
-        if name not in row:
+        if name in row:
+            return str(row[name]).encode()
+        if default is None:
             raise ValueError(f"{row} lacks {name!r}")
-        return str(row[name]).encode()
+        return default
 
     def chosen(row: dict[str, Any], name: str, default: str, choices: Iterable[str]) -> str:
         word = str(row.get(name, default))
@@ -130,13 +123,13 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
             target,
             Relation(relation),
             than if target is Target.VALUE else int(than),
-            data(row, "end") if "end" in row or "end_base64" in row else b"",
+            data(row, "end", b""),
         )
 
     def operation(row: dict[str, Any]) -> Operation:
         ((what, fields),) = row.items()
         key = data(fields, "key")
-        end = data(fields, "end") if "end" in fields or "end_base64" in fields else b""
+        end = data(fields, "end", b"")
         if what == "put":
             known(fields, "key", "value", "lease", "prev_kv")
             return Put(key, data(fields, "value"), number(fields, "lease"), flag(fields, "prev_kv"))
@@ -181,29 +174,20 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
     return {"revision": result.revision, "succeeded": result.succeeded, "answers": answers}
 
 
-Revision = Annotated[
-    int, typer.Option("--revision", help="Read at this revision; 0: the newest.", min=0)
-]
-Stale = Annotated[
-    bool,
-    typer.Option("--stale", help="Read from one member without confirming the leader; may be old."),
-]
+Revision = Annotated[int, option("Read at this revision; 0: the newest.", min=0)]
+Stale = Annotated[bool, option("Read from one member without confirming the leader; may be old.")]
 
 
 def put(
     key: Key,
     at: StoreServers,
-    value: Annotated[
-        str | None, typer.Argument(help="Standard input if left out.", metavar="[VALUE]")
-    ] = None,
-    lease: Annotated[int, typer.Option(help="Lease of the key; 0: none.", min=0, metavar="ID")] = 0,
+    value: Annotated[str | None, argument("Standard input if left out.", "[VALUE]")] = None,
+    lease: Annotated[int, option("Lease of the key; 0: none.", "ID", min=0)] = 0,
     expect_revision: Annotated[
         int | None,
-        typer.Option(
-            help=(
-                "Only if this is the key's mod revision; 0: only if the key does not exist."
-                " Status 1 if not."
-            ),
+        option(
+            "Only if this is the key's mod revision; 0: only if the key does not exist."
+            " Status 1 if not.",
             min=0,
         ),
     ] = None,
@@ -245,9 +229,7 @@ def get(key: Key, at: StoreServers, revision: Revision = 0, stale: Stale = False
 def delete(
     key: Key,
     at: StoreServers,
-    end: Annotated[
-        str | None, typer.Argument(help="All keys from KEY up to this one, excluded.", metavar="[END]")
-    ] = None,
+    end: Annotated[str | None, argument("All keys from KEY up to this one, excluded.", "[END]")] = None,
     prefix: Prefix = False,
     prev_kv: PrevKv = False,
 ) -> None:
@@ -275,17 +257,16 @@ def _show(number: int, items: Iterable[Item[bytes | None]] | None) -> None:
 
 
 def range_(
-    key: Annotated[str, typer.Argument(help="The first key; with --prefix, its beginning.")],
+    key: Annotated[str, argument("The first key; with --prefix, its beginning.")],
     at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="End of the range, excluded; without it to the last key.", metavar="[END]"),
+        str | None, argument("End of the range, excluded; without it to the last key.", "[END]")
     ] = None,
     prefix: Prefix = False,
-    limit: Annotated[int, typer.Option(help="Maximum number; 0: all.", min=0)] = 0,
-    descending: Annotated[bool, typer.Option("--descending", help="In descending order.")] = False,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Only the keys.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only their number.")] = False,
+    limit: Annotated[int, option("Maximum number; 0: all.", min=0)] = 0,
+    descending: Annotated[bool, option("In descending order.")] = False,
+    keys_only: Annotated[bool, option("Only the keys.")] = False,
+    count: Annotated[bool, option("Only their number.")] = False,
     revision: Revision = 0,
     stale: Stale = False,
 ) -> None:
@@ -324,10 +305,7 @@ def range_(
 
 def txn(
     at: StoreServers,
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="JSON; standard input if left out.", metavar="[FILE.json]"),
-    ] = None,
+    file: Annotated[Path | None, argument("JSON; standard input if left out.", "[FILE.json]")] = None,
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
 
@@ -350,20 +328,15 @@ def txn(
         print_json(txn_row(kv.txn(compare, then, otherwise)))
 
 
-lease_app = App()
-LeaseId = Annotated[int, typer.Argument(help="Id of a lease.", metavar="ID", min=1)]
-
-
-@lease_app.callback()
-def lease() -> None:
-    """Leases: grant, keep alive, show, revoke. Keys put with a lease are deleted when it ends.
-
-    Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
-    """
+lease_app = App(
+    "Leases: grant, keep alive, show, revoke. Keys put with a lease are deleted when it ends.",
+    "quorumlog kv lease grant 30 --servers 127.0.0.1:20921",
+)
+LeaseId = Annotated[int, argument("Id of a lease.", "ID", min=1)]
 
 
 @lease_app.command()
-def grant(ttl: Annotated[float, typer.Argument(help="Seconds.", min=0.001)], at: StoreServers) -> None:
+def grant(ttl: Annotated[float, argument("Seconds.", min=0.001)], at: StoreServers) -> None:
     """Grant a lease; prints its id. A TTL below three election time-outs is raised to that.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
@@ -392,7 +365,7 @@ def show(lease_id: LeaseId, at: StoreServers) -> None:
     """
     with at.connected() as kv:
         ttl_ms, left_ms, keys = kv.time_to_live(lease_id)
-    rows = [text_of("key", key) for key in keys]
+    rows = [text_fields("key", key) for key in keys]
     shown = [f"{left_ms} of {ttl_ms} ms are left"]
     shown += [key.decode(errors="backslashreplace") for key in keys]
     tell({"lease": lease_id, "ttl_ms": ttl_ms, "left_ms": left_ms, "keys": rows}, "\n".join(shown))
@@ -419,9 +392,6 @@ def list_leases(at: StoreServers) -> None:
         found = kv.leases()
     for number, ttl_ms, _ in found:
         tell({"lease": number, "ttl_ms": ttl_ms}, f"{number}\t{ttl_ms} ms")
-
-
-LOOK_S = 2.0
 
 
 def health(at: StoreServers) -> None:
@@ -452,13 +422,11 @@ def status(at: StoreServers) -> None:
 
     rows: list[dict[str, Any]] = []
     cells: list[tuple[object, ...]] = []
-    silent: list[tuple[str, str]] = []
     for address in at.addresses:
         try:
             with StoreServers(address, at.timeout).connected() as kv:
                 found = kv.status()
         except LedgerError as error:
-            silent.append((address, str(error)))
             cells.append((None, address, "not reachable", *[None] * 8))
             rows.append({"address": address, "reachable": False, "problem": str(error)})
             continue
@@ -467,18 +435,17 @@ def status(at: StoreServers) -> None:
         counts = (found.term, found.revision, found.compacted_revision, found.keys, found.leases)
         release = found.release or None
         cells.append((found.member_id, address, found.role, *counts, found.watches, size, release))
+    silent = [row for row in rows if not row["reachable"]]
     counted = "term #, revision #, compacted #, keys #, leases #, watches #, size #"
     tell_rows(rows, f"id, address, role, {counted}, release", cells)
-    for address, problem in () if is_json() else silent:
-        note(f"{address}: {problem}")
-    if len(silent) == len(at.addresses):
+    for row in () if is_json() else silent:
+        note(f"{row['address']}: {row['problem']}")
+    if len(silent) == len(rows):
         raise typer.Exit(EXIT_REFUSED)
 
 
 def compact(
-    revision: Annotated[
-        int, typer.Argument(help="Discard history below this revision.", metavar="REVISION", min=1)
-    ],
+    revision: Annotated[int, argument("Discard history below this revision.", "REVISION", min=1)],
     at: StoreServers,
 ) -> None:
     """Discard history: reads and watches of earlier revisions are refused.
@@ -496,9 +463,9 @@ def _in_the_way(file: Path) -> ConfigError:
 
 
 def snapshot(
-    file: Annotated[Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl")],
+    file: Annotated[Path, argument("Must not exist.", "FILE.jsonl")],
     at: StoreServers,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace FILE.")] = False,
+    replace: Annotated[bool, option("Replace FILE.")] = False,
 ) -> None:
     """Write every key as of one revision to a file, one JSON object per line.
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from quorumlog.cli.options import (
     AdminAddress,
     DataDir,
     Format,
     Level,
-    LogLevel,
     MemberId,
     Members,
     TlsGiven,
-    pem_option,
+    option,
     split_servers,
     user_of,
 )
@@ -27,111 +24,86 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.cli.run.toml_config import ServerConfig
+    from quorumlog.config import KvOptions
     from quorumlog.kv.endpoint import KeyValueEndpoint
     from quorumlog.server.endpoints import Endpoint
-
-
-class EngineName(StrEnum):
-    MEMORY = "memory"
-    ROCKSDB = "rocksdb"
 
 
 MIB = 1 << 20
 EVERYWHERE = ("0.0.0.0", "::", "[::]")
 
 
-def _check_address(option: str, address: str) -> None:
-    """Raises ConfigError."""
-    from quorumlog.config import parse_address
-
-    try:
-        parse_address(address)
-    except ConfigError as error:
-        raise ConfigError(f"{option}: {error}") from None
-
-
 def serve(
     listen: Annotated[
-        str,
-        typer.Option(
-            help="Address for the store's clients; its port differs from the log's.",
-            metavar="HOST:PORT",
-        ),
+        str, option("Address for the store's clients; its port differs from the log's.", "HOST:PORT")
     ] = "127.0.0.1:20921",
     member_id: MemberId = None,
     members: Members = None,
     data_dir: DataDir = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Options of the log from a TOML file.", metavar="FILE.toml")
-    ] = None,
+    config: Annotated[Path | None, option("Options of the log from a TOML file.", "FILE.toml")] = None,
     engine: Annotated[
-        EngineName,
-        typer.Option(help="Where keys are stored: in memory, or in RocksDB (extra `rocksdb`)."),
-    ] = EngineName.MEMORY,
+        Literal["memory", "rocksdb"],
+        option("Where keys are stored: in memory, or in RocksDB (extra `rocksdb`)."),
+    ] = "memory",
     quota_mib: Annotated[
-        int | None,
-        typer.Option(help="Size of the store above which puts are refused. (default: 8192)", min=1),
+        int | None, option("Size of the store above which puts are refused. (default: 8192)", min=1)
     ] = None,
     auto_compaction: Annotated[
-        float | None,
-        typer.Option(help="Keep history for this many seconds; 0: for ever. (default: 3600)", min=0.0),
+        float | None, option("Keep history for this many seconds; 0: for ever. (default: 3600)", min=0.0)
     ] = None,
     max_watches: Annotated[
         int | None,
-        typer.Option(
-            help="Limit per client; all clients together: ten times as many. (default: 10000)", min=1
-        ),
+        option("Limit per client; all clients together: ten times as many. (default: 10000)", min=1),
     ] = None,
     etcd_gateway: Annotated[
         str | None,
-        typer.Option(
-            help="Also serve etcd's JSON gateway, as for Patroni, on this port of the host of"
+        option(
+            "Also serve etcd's JSON gateway, as for Patroni, on this port of the host of"
             " --listen (extra `etcd-gateway`).",
-            metavar="PORT|HOST:PORT",
+            "PORT|HOST:PORT",
         ),
     ] = None,
     etcd: Annotated[
         str | None,
-        typer.Option(
-            help="Also serve etcd's gRPC API, for etcdctl and clients of etcd v3, on this port of the"
+        option(
+            "Also serve etcd's gRPC API, for etcdctl and clients of etcd v3, on this port of the"
             " host of --listen (extra `etcd-gateway`).",
-            metavar="PORT|HOST:PORT",
+            "PORT|HOST:PORT",
         ),
     ] = None,
     servers: Annotated[
         str | None,
-        typer.Option(
-            help="The --listen addresses of all members: ports for clients of etcd forward requests to"
+        option(
+            "The --listen addresses of all members: ports for clients of etcd forward requests to"
             " the leader.",
+            "LIST",
             envvar="QUORUMLOG_KV_SERVERS",
-            metavar="LIST",
         ),
     ] = None,
     as_user: Annotated[
         str | None,
-        typer.Option(
-            "--user",
-            help="Own user of the ports for clients of etcd, for clients that do not log in, if the"
+        option(
+            "Own user of the ports for clients of etcd, for clients that do not log in, if the"
             " stores have users.",
+            name="--user",
             envvar="QUORUMLOG_USER",
         ),
     ] = None,
     password_file: Annotated[
         Path | None,
-        pem_option(
-            "--password-file",
+        option(
             "Its first line is the password of --user; else QUORUMLOG_PASSWORD.",
-            "QUORUMLOG_PASSWORD_FILE",
+            "FILE",
+            envvar="QUORUMLOG_PASSWORD_FILE",
         ),
     ] = None,
     hold_machine: Annotated[
-        list[str] | None,
-        typer.Option(help="`kv`: do not run the store (a command crashes it).", metavar="NAME"),
+        list[str] | None, option("`kv`: do not run the store (a command crashes it).", "NAME")
     ] = None,
     admin: AdminAddress = None,
     *,
     tls_files: TlsGiven,
-    log_level: Level = LogLevel.INFO,
+    log_level: Level = "info",
     log_format: Format = None,
 ) -> None:
     """Run one member of a store until SIGTERM. Without TLS, listen only on a trusted network.
@@ -150,7 +122,7 @@ def serve(
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
-    from quorumlog.config import KvOptions
+    from quorumlog.config import KvOptions, parse_address, within
     from quorumlog.kv.endpoint import endpoint_of
     from quorumlog.kv.etcd import etcd_gateway as etcd_json_gateway
     from quorumlog.kv.etcd import etcd_port
@@ -161,12 +133,27 @@ def serve(
         "member_id": member_id,
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
-        "log_level": log_level.value,
+        "log_level": log_level,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
-        "tls": tls_files,
+        "tls": tls_files.table,
         "admin": admin,
         "log_format": log_format,
     }
+    given = {
+        "quota_mib": quota_mib,
+        "auto_compaction_s": auto_compaction,
+        "max_watches": max_watches,
+        "etcd": etcd,
+        "etcd_gateway": etcd_gateway,
+        "servers": servers,
+        "user": as_user,
+        "password_file": None if password_file is None else str(password_file),
+    }
+    given = {name: value for name, value in given.items() if value not in (None, "")}
+
+    def table_of(config: ServerConfig) -> KvOptions:
+        return replace(config.kv or KvOptions(), **given)  # type: ignore[arg-type]
+
     path = None if config is None else str(config)
     server_config = load_server_config(path, command_line)
     if len(server_config.groups) > 1:
@@ -176,48 +163,45 @@ def serve(
     urls = {"etcd": "", "etcd_gateway": ""}
 
     def options_of(config: ServerConfig) -> StoreOptions:
-        table = config.kv or KvOptions()
-        history_s = table.auto_compaction_s if auto_compaction is None else auto_compaction
-        quota = table.quota_mib if quota_mib is None else quota_mib
-        watches = table.max_watches if max_watches is None else max_watches
-        return StoreOptions(history_s * 1000, quota * MIB, max_watches=watches, **urls)
+        table = table_of(config)
+        history_ms, quota_bytes = table.auto_compaction_s * 1000, table.quota_mib * MIB
+        return StoreOptions(history_ms, quota_bytes, max_watches=table.max_watches, **urls)
 
-    group = server_config.groups[0]
-    _check_address("--listen", listen)
-    table = server_config.kv or KvOptions()
-    servers = servers or table.servers
+    group, table = server_config.groups[0], table_of(server_config)
+    with within("--listen"):
+        parse_address(listen)
     taken = {listen: "--listen"}
     made: list[Callable[[KeyValueEndpoint], Endpoint]] = []
-    for option, place, make, second in (
-        ("--etcd", etcd or table.etcd, etcd_port, "etcd_listen"),
-        ("--etcd-gateway", etcd_gateway or table.etcd_gateway, etcd_json_gateway, "gateway_listen"),
+    for name, place, make, second in (
+        ("--etcd", table.etcd, etcd_port, "etcd_listen"),
+        ("--etcd-gateway", table.etcd_gateway, etcd_json_gateway, "gateway_listen"),
     ):
         if not place:
             continue
         address = place if ":" in place else f"{listen.rpartition(':')[0]}:{place}"
-        _check_address(option, address)
+        with within(name):
+            parse_address(address)
         if address in taken:
             raise ConfigError(
-                f"{option} and {taken[address]} have the same address {address}; each needs its own port"
+                f"{name} and {taken[address]} have the same address {address}; each needs its own port"
             )
-        taken[address] = option
-        if not servers and len(group.members) > 1:
+        taken[address] = name
+        if not table.servers and len(group.members) > 1:
             raise ConfigError(
-                f"{option} needs --servers, the --listen addresses of all members: it forwards requests"
-                " to the leader"
+                f"{name} needs --servers, the --listen addresses of all members: it forwards requests to"
+                " the leader"
             )
-        servers = servers or listen
-        split_servers(servers)
-        name, file = as_user or table.user or None, password_file or table.password_file or None
-        user = user_of(name, None if file is None else Path(file))
+        at = table.servers or listen
+        split_servers(at)
+        user = user_of(table.user or None, Path(table.password_file) if table.password_file else None)
         made.append(
-            partial(make, listen=address, servers=servers, member_id=group.member_id, tls=tls, user=user)
+            partial(make, listen=address, servers=at, member_id=group.member_id, tls=tls, user=user)
         )
         scheme = "http" if tls is None or getattr(tls.options, second) else "https"
         host, _, port = address.rpartition(":")
         host = group.own_address.host if host in EVERYWHERE else host  # where others reach it
-        urls[option.strip("-").replace("-", "_")] = f"{scheme}://{host}:{port}"
-    endpoint = endpoint_of(group, listen, engine.value, options_of(server_config), tls)
+        urls[name.strip("-").replace("-", "_")] = f"{scheme}://{host}:{port}"
+    endpoint = endpoint_of(group, listen, engine, options_of(server_config), tls)
     server = ServingMember(
         server_config,
         path,

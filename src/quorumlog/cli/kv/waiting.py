@@ -15,7 +15,7 @@ import typer
 
 from quorumlog.cli.kv import guardian
 from quorumlog.cli.kv.keys import Key, Prefix, PrevKv, bytes_of, print_bytes, range_or_prefix, row_of
-from quorumlog.cli.options import StoreServers
+from quorumlog.cli.options import StoreServers, argument, option
 from quorumlog.cli.output import EXIT_REFUSED, note, tell
 
 if TYPE_CHECKING:
@@ -25,29 +25,19 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
 
-Command = Annotated[
-    list[str] | None,
-    typer.Argument(help="Command to run meanwhile, after --.", metavar="[-- COMMAND...]"),
-]
+Command = Annotated[list[str] | None, argument("Command to run meanwhile, after --.", "[-- COMMAND...]")]
 Ttl = Annotated[
-    float,
-    typer.Option(
-        "--ttl", help="Seconds until the lock ends if this process is silent.", min=0.1, max=86_400
-    ),
+    float, option("Seconds until the lock ends if this process is silent.", min=0.1, max=86_400)
 ]
 
 
 def watch(
     key: Key,
     at: StoreServers,
-    end: Annotated[
-        str | None, typer.Argument(help="All keys from KEY up to this one, excluded.", metavar="[END]")
-    ] = None,
+    end: Annotated[str | None, argument("All keys from KEY up to this one, excluded.", "[END]")] = None,
     prefix: Prefix = False,
-    first_revision: Annotated[
-        int, typer.Option("--from", help="First revision; 0: from now on.", min=0)
-    ] = 0,
-    limit: Annotated[int, typer.Option(help="End after N changes; 0: never.", min=0)] = 0,
+    first_revision: Annotated[int, option("First revision; 0: from now on.", name="--from", min=0)] = 0,
+    limit: Annotated[int, option("End after N changes; 0: never.", min=0)] = 0,
     prev_kv: PrevKv = False,
 ) -> None:
     """Print changes as they come, until Ctrl-C; no gap when the leader changes.
@@ -81,7 +71,7 @@ def lock(
     at: StoreServers,
     command: Command = None,
     ttl: Ttl = 10.0,
-    wait: Annotated[float | None, typer.Option(help="Give up after this many seconds.", min=0.0)] = None,
+    wait: Annotated[float | None, option("Give up after this many seconds.", min=0.0)] = None,
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
 
@@ -106,10 +96,7 @@ def elect(
     name: Key,
     at: StoreServers,
     value: Annotated[
-        str | None,
-        typer.Argument(
-            help="Value of this candidate; without it the leader is shown.", metavar="[VALUE]"
-        ),
+        str | None, argument("Value of this candidate; without it the leader is shown.", "[VALUE]")
     ] = None,
     command: Command = None,
     ttl: Ttl = 10.0,

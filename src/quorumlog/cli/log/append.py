@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from types import FrameType
@@ -18,12 +19,21 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL
-from quorumlog.cli.options import LogServers, refuse_dead_servers
-from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, is_json, note, tell
+from quorumlog.cli.options import LogServers, argument, option, refuse_dead_servers
+from quorumlog.cli.output import (
+    EXIT_REFUSED,
+    describe,
+    entry_progress,
+    error_line,
+    is_json,
+    note,
+    tell,
+    text_fields,
+)
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown, ResultUnknown
 
 if TYPE_CHECKING:
-    from quorumlog.client import AppendStream, LedgerClient
+    from quorumlog.client import AppendStream
     from quorumlog.client.protocol.appending import StreamProgress
     from quorumlog.entry import AppendReceipt
 
@@ -32,51 +42,8 @@ CHUNK_BYTES = 1 << 20
 MAX_BATCH_LINES = 4096
 
 
-ExpectedLast = Annotated[
-    int | None,
-    typer.Option(
-        "--expected-last",
-        min=-1,
-        metavar="INDEX",
-        help=(
-            "Append all lines as one batch, only if this is the index of the last data entry;"
-            " -1: the log is empty."
-        ),
-    ),
-]
-
-
-Producer = Annotated[
-    str | None,
-    typer.Option(
-        "--producer",
-        metavar="ID",
-        help="Append each line exactly once, as this producer; when repeated, only missing lines are"
-        " appended.",
-    ),
-]
-
-
-Machine = Annotated[
-    str | None,
-    typer.Option(
-        "--machine",
-        metavar="NAME",
-        help="Each line is a command for this state machine; print its results.",
-    ),
-]
-
-
 class _Interrupted(Exception):
     """Ctrl-C or SIGTERM while waiting for a line."""
-
-
-def _never() -> bool:
-    return False
-
-
-def _always() -> bool:
-    return True
 
 
 class LineSource:
@@ -98,7 +65,7 @@ class LineSource:
         """Of the lines that are committed, and of those left out."""
         self.signal = 0
         """Number of the signal that ended it; 0: none."""
-        self.may_leave: Callable[[], bool] = _never
+        self.may_leave: Callable[[], bool] = lambda: False
         """Nothing is in flight whose outcome an interrupt would have to wait for."""
         self._stopped = False
         self.has_ended = False
@@ -129,7 +96,7 @@ class LineSource:
         try:
             yield
         finally:
-            self.may_leave = _never
+            self.may_leave = lambda: False
 
     def stop(self) -> None:
         """Hand out nothing more."""
@@ -217,12 +184,27 @@ class LineSource:
 
 def append(
     at: LogServers,
-    file: Annotated[
-        Path | None, typer.Argument(help="File of lines; standard input if left out.", metavar="FILE")
+    file: Annotated[Path | None, argument("File of lines; standard input if left out.", "FILE")] = None,
+    expected_last: Annotated[
+        int | None,
+        option(
+            "Append all lines as one batch, only if this is the index of the last data entry; -1: the"
+            " log is empty.",
+            "INDEX",
+            min=-1,
+        ),
     ] = None,
-    expected_last: ExpectedLast = None,
-    producer: Producer = None,
-    machine: Machine = None,
+    producer: Annotated[
+        str | None,
+        option(
+            "Append each line exactly once, as this producer; when repeated, only missing lines are"
+            " appended.",
+            "ID",
+        ),
+    ] = None,
+    machine: Annotated[
+        str | None, option("Each line is a command for this state machine; print its results.", "NAME")
+    ] = None,
 ) -> None:
     """Append every line of FILE or of standard input as one entry; print the first and last index.
 
@@ -236,10 +218,9 @@ def append(
 
     Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911
     """
-    if producer is not None and expected_last is not None:
-        raise ConfigError("--producer and --expected-last exclude each other: leave one of them out")
-    if machine is not None and expected_last is not None:
-        raise ConfigError("--machine and --expected-last exclude each other: leave one of them out")
+    for name, given in (("--producer", producer), ("--machine", machine)):
+        if given is not None and expected_last is not None:
+            raise ConfigError(f"{name} and --expected-last exclude each other: leave one of them out")
     with ExitStack() as stack:
         source = LineSource(
             stack.enter_context(_open(file)) if file else cast(BufferedReader, sys.stdin.buffer)
@@ -249,17 +230,20 @@ def append(
             before = signal.signal(number, source.on_interrupt)
             stack.callback(signal.signal, number, before)
         appended = _Appended()
-        stream: AppendStream | _OneBatch | CommandStream
+        stream: AppendStream | _Batches
         if machine is not None:
-            stream = CommandStream(log, source, machine)
+            stream = _Batches(source.batches(), partial(log.append_batch, machine=machine))
         elif expected_last is not None:
-            stream = _OneBatch(log, source, expected_last)
+            # As one batch: a condition on a part of them would be worth nothing.
+            lines = [line for batch in source.batches() for line in batch]
+            send = partial(log.append_batch, expected_last=expected_last)
+            stream = _Batches(iter([lines] if lines else []), send, len(lines))
         else:
             stream = log.append_stream(source.batches())
         status, why = 0, ""
         output_failure: OSError | None = None
         try:
-            with source.leaving_if(_always):
+            with source.leaving_if(lambda: True):
                 refuse_dead_servers(log, at.timeout)
                 if producer is not None:
                     source.skip = log.last_sequence() + 1
@@ -272,7 +256,7 @@ def append(
                         appended.add(receipt)
                     except OSError as failure:
                         output_failure = failure
-                        appended.mute()
+                        appended.prints_rows = False
                         source.stop()
         except BodyTooLarge as error:
             line, size_bytes = source.longest_refused()
@@ -283,7 +267,7 @@ def append(
             why, status = describe(error), EXIT_REFUSED
         except KeyboardInterrupt:
             stream.close()
-        if isinstance(stream, CommandStream) and stream.refused:
+        if isinstance(stream, _Batches) and stream.refused:
             status = EXIT_REFUSED
         if source.signal:
             status = EXIT_OF_SIGNAL + source.signal
@@ -326,9 +310,7 @@ def _progress(file: Path | None, source: LineSource) -> Iterator[Callable[[], No
         yield lambda: report(source.done_bytes, size)
 
 
-def _receipts(
-    source: LineSource, stream: AppendStream | _OneBatch | CommandStream
-) -> Iterator[AppendReceipt]:
+def _receipts(source: LineSource, stream: AppendStream | _Batches) -> Iterator[AppendReceipt]:
     def nothing_is_sent() -> bool:
         progress = stream.progress
         return progress.unwritten_records > 0 and progress.unknown_records == 0
@@ -341,48 +323,54 @@ def _receipts(
         yield receipt
 
 
-class _OneBatch:
-    """All lines as one batch, since a condition on a part of them would be worth nothing. Used as the
-    stream that appends without a condition is, so that both end alike."""
+class _Batches:
+    """Each batch has its receipt before the next one leaves. Used as the stream of a client is, so that
+    both end alike."""
 
-    def __init__(self, log: LedgerClient, source: LineSource, expected_last: int) -> None:
-        self._log = log
-        self._expected_last = expected_last
-        self._lines = [line for batch in source.batches() for line in batch]
-        self._tell(unwritten=len(self._lines))
+    def __init__(
+        self,
+        batches: Iterator[list[bytes]],
+        send: Callable[[list[bytes]], AppendReceipt],
+        unwritten: int = 0,
+    ) -> None:
+        self._batches, self._send = batches, send
+        self._committed = self.refused = 0
+        self._tell(unwritten=unwritten)
 
-    def _tell(self, committed: int = 0, unknown: int = 0, unwritten: int = 0) -> None:
+    def _tell(self, *, unknown: int = 0, unwritten: int = 0) -> None:
         from quorumlog.client.protocol.appending import StreamProgress
 
-        self.progress = StreamProgress(committed, unknown, unwritten)
+        self.progress = StreamProgress(self._committed, unknown, unwritten)
 
-    def __iter__(self) -> _OneBatch:
+    def __iter__(self) -> _Batches:
         return self
 
     def __next__(self) -> AppendReceipt:
-        count = self.progress.unwritten_records
-        if not count:
-            raise StopIteration
-        self._tell(unknown=count)
+        lines = next(self._batches)
+        self._tell(unknown=len(lines))
         try:
-            receipt = self._log.append_batch(self._lines, expected_last=self._expected_last)
+            receipt = self._send(lines)
         except LedgerError as error:
-            if not isinstance(error, OutcomeUnknown):
-                self._tell(unwritten=count)
+            if isinstance(error, ResultUnknown):
+                self._committed += len(lines)
+                self._tell()
+            elif not isinstance(error, OutcomeUnknown):
+                self._tell(unwritten=len(lines))
             raise
-        self._tell(committed=count)
+        self._committed += receipt.count
+        self.refused += len(receipt.failures)
+        self._tell()
         return receipt
 
     def close(self) -> None:
-        """Commands without an answer have an unknown outcome."""
+        """What has no answer has an unknown outcome."""
 
 
 class _Appended:
     """What is committed so far."""
 
     def __init__(self) -> None:
-        self.is_json = self._prints_rows = is_json()
-        self._is_mute = False
+        self.prints_rows = True
         self.count = 0
         self.first_index = self.last_index = self.term = -1
 
@@ -391,23 +379,19 @@ class _Appended:
             self.first_index = receipt.first_index
         self.count += receipt.count
         self.last_index, self.term = receipt.last_index, receipt.term
-        if receipt.results:
-            if not self._is_mute:
-                sys.stdout.writelines(lines_of(receipt, is_json=self.is_json))
-                sys.stdout.flush()
-        elif self._prints_rows:
+        if self.prints_rows and receipt.results:
+            sys.stdout.writelines(lines_of(receipt))
+        elif self.prints_rows and is_json():
             rows = ((at, one.term) for one in receipt.parts for at in one.indices)
             sys.stdout.writelines(f'{{"index":{index},"term":{term}}}\n' for index, term in rows)
-            sys.stdout.flush()
-
-    def mute(self) -> None:
-        """Print no more rows."""
-        self._prints_rows, self._is_mute = False, True
+        else:
+            return
+        sys.stdout.flush()
 
     def print_summary(self, skipped: int) -> None:
         """`skipped`: lines that were in the log before."""
         known = f"{skipped} lines were in the log already"
-        if self.is_json:
+        if is_json():
             if skipped:
                 note(known)
             return
@@ -442,9 +426,6 @@ def _open(file: Path) -> BufferedReader:
         ) from None
 
 
-_BINARY = "base64:"
-
-
 def as_text(result: bytes | None) -> str:
     """A line; binary data is in base64."""
     if result is None:
@@ -453,80 +434,26 @@ def as_text(result: bytes | None) -> str:
         text = result.decode()
     except UnicodeDecodeError:
         text = "\0"
-    return text if text.isprintable() else _BINARY + base64.b64encode(result).decode()
+    return text if text.isprintable() else "base64:" + base64.b64encode(result).decode()
 
 
-def row_of(result: bytes | None) -> dict[str, str | None]:
-    """For --json: `result`, or `result_base64` for binary data."""
-    if result is None:
-        return {"result": None}
-    try:
-        return {"result": result.decode()}
-    except UnicodeDecodeError:
-        return {"result_base64": base64.b64encode(result).decode()}
-
-
-def lines_of(receipt: AppendReceipt, *, is_json: bool) -> Iterator[str]:
+def lines_of(receipt: AppendReceipt) -> Iterator[str]:
     """A line for each command: its result, or why the machine has refused it."""
     refused = dict(receipt.failures)
     places = [(index, part.term) for part in receipt.parts for index in part.indices]
     for place, (index, term) in enumerate(places):
         why, result = refused.get(place), receipt.results[place]
-        if is_json:
-            row = row_of(result) if why is None else {"refused": why}
+        if is_json():
+            row = text_fields("result", result) if why is None else {"refused": why}
             yield json.dumps({"index": index, "term": term, **row}, separators=(",", ":")) + "\n"
         else:
             yield (f"refused: {why}" if why is not None else as_text(result)) + "\n"
 
 
-class CommandStream:
-    """Lines as commands of a machine: each batch has its results before the next one leaves. Used as the
-    stream of an append without a machine is."""
-
-    def __init__(self, log: LedgerClient, source: LineSource, machine: str) -> None:
-        self._log = log
-        self._batches = source.batches()
-        self._machine = machine
-        self.refused = 0
-        self._tell()
-
-    def _tell(self, *, unknown: int = 0, unwritten: int = 0) -> None:
-        from quorumlog.client.protocol.appending import StreamProgress
-
-        self.progress = StreamProgress(self._committed, unknown, unwritten)
-
-    _committed = 0
-
-    def __iter__(self) -> CommandStream:
-        return self
-
-    def __next__(self) -> AppendReceipt:
-        lines = next(self._batches)
-        self._tell(unknown=len(lines))
-        try:
-            receipt = self._log.append_batch(lines, machine=self._machine)
-        except LedgerError as error:
-            if isinstance(error, ResultUnknown):
-                self._committed += len(lines)
-                self._tell()
-            elif not isinstance(error, OutcomeUnknown):
-                self._tell(unwritten=len(lines))
-            raise
-        self._committed += receipt.count
-        self.refused += len(receipt.failures)
-        self._tell()
-        return receipt
-
-    def close(self) -> None:
-        """Commands without an answer have an unknown outcome."""
-
-
 def ask(
     at: LogServers,
-    name: Annotated[str, typer.Argument(help="Name of the state machine.", metavar="NAME")],
-    question: Annotated[
-        str, typer.Argument(help="The question; empty if left out.", metavar="QUESTION")
-    ] = "",
+    name: Annotated[str, argument("Name of the state machine.", "NAME")],
+    question: Annotated[str, argument("The question; empty if left out.", "QUESTION")] = "",
 ) -> None:
     """Ask a state machine a question; the answer reflects every command acknowledged before.
 
@@ -536,5 +463,4 @@ def ask(
     """
     with at.connected() as log:
         answer = log.ask(name, question.encode())
-    row = {key.replace("result", "answer"): value for key, value in row_of(answer).items()}
-    tell(row, as_text(answer))
+    tell(text_fields("answer", answer), as_text(answer))

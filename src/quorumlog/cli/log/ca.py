@@ -5,39 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from quorumlog.cli.options import App, named_path
+from quorumlog.cli.options import App, argument, option
 from quorumlog.cli.output import out
 
 if TYPE_CHECKING:
     from quorumlog.cli.certificates import Pair
 
-Directory = Annotated[
-    Path,
-    typer.Option(
-        "--dir", help="Directory of the CA and the certificates.", metavar="DIR", parser=named_path
-    ),
-]
-Days = Annotated[int, typer.Option("--days", help="Days of validity.", min=1, max=36_500)]
+Directory = Annotated[Path, option("Directory of the CA and the certificates.", "DIR", name="--dir")]
+Days = Annotated[int, option("Days of validity.", min=1, max=36_500)]
 
-ca_app = App()
-
-
-@ca_app.callback()
-def ca() -> None:
-    """Make certificates with a CA of your own: for tests, demos and small clusters (extra `tls`).
-
-    Example: quorumlog ca init --cluster orders --dir tls
-    """
+ca_app = App(
+    "Make certificates with a CA of your own: for tests, demos and small clusters (extra `tls`).",
+    "quorumlog ca init --cluster orders --dir tls",
+)
 
 
 @ca_app.command("init", has_json=False)
 def init(
-    cluster: Annotated[
-        str,
-        typer.Option("--cluster", help="Name in the identity of every member and user.", metavar="NAME"),
-    ],
+    cluster: Annotated[str, option("Name in the identity of every member and user.", "NAME")],
     directory: Directory = Path("tls"),
     days: Days = 3650,
 ) -> None:
@@ -52,14 +37,9 @@ def init(
 
 @ca_app.command("member", has_json=False)
 def member(
-    member_id: Annotated[str, typer.Option("--id", help="Id of the member.", metavar="ID")],
+    member_id: Annotated[str, option("Id of the member.", "ID", name="--id")],
     host: Annotated[
-        list[str],
-        typer.Option(
-            "--host",
-            help="Host name or address at which clients reach it; may be repeated.",
-            metavar="HOST",
-        ),
+        list[str], option("Host name or address at which clients reach it; may be repeated.", "HOST")
     ],
     directory: Directory = Path("tls"),
     days: Days = 365,
@@ -75,7 +55,7 @@ def member(
 
 @ca_app.command("client", has_json=False)
 def client(
-    user: Annotated[str, typer.Option("--user", help="Name of the user.", metavar="USER")],
+    user: Annotated[str, option("Name of the user.", "USER")],
     directory: Directory = Path("tls"),
     days: Days = 365,
 ) -> None:
@@ -90,14 +70,7 @@ def client(
 
 @ca_app.command("renew", has_json=False)
 def renew(
-    cert: Annotated[
-        Path,
-        typer.Argument(
-            help="Certificate to renew.",
-            metavar="CERT",
-            parser=named_path,
-        ),
-    ],
+    cert: Annotated[Path, argument("Certificate to renew.", "CERT")],
     directory: Directory = Path("tls"),
     days: Days = 365,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, LogServers, timeout_ms_of
+from quorumlog.cli.options import App, LogServers, argument, option, timeout_ms_of
 from quorumlog.cli.output import EXIT_REFUSED, err, print_table, say, tell, tell_rows
 from quorumlog.errors import (
     ConfigError,
@@ -30,24 +30,17 @@ SAY_AGAIN_S = 5.0
 ANSWERS_WITHIN_S = 5.0
 """Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
 
-member_app = App()
+member_app = App(
+    "The members of a group: list, add, promote, remove, replace, set-address.",
+    "quorumlog member list --servers 127.0.0.1:20911",
+)
 
-Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID")]
-Address = Annotated[str, typer.Argument(help="Address at which it listens.", metavar="HOST:PORT")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing; report whether the change could begin.")
-]
+Id = Annotated[str, argument("Id of the member.", "ID")]
+Address = Annotated[str, argument("Address at which it listens.", "HOST:PORT")]
+DryRun = Annotated[bool, option("Change nothing; report whether the change could begin.")]
 _WAIT = "Give up after this many seconds; a new member may have much to fetch."
 _LONG: Any = {"timeout_s": 3600.0, "timeout_help": _WAIT}
 _SHORT: Any = {"timeout_s": 60.0, "timeout_help": _WAIT}
-
-
-@member_app.callback()
-def member() -> None:
-    """The members of a group: list, add, promote, remove, replace, set-address.
-
-    Example: quorumlog member list --servers 127.0.0.1:20911
-    """
 
 
 @member_app.command("list")
@@ -125,9 +118,7 @@ def add(
     member_id: Id,
     address: Address,
     at: LogServers,
-    learner: Annotated[
-        bool, typer.Option("--learner", help="Keep it a learner, without a vote.")
-    ] = False,
+    learner: Annotated[bool, option("Keep it a learner, without a vote.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Add a member. It fetches the log first and votes once it keeps up.
@@ -313,8 +304,7 @@ def _sentences_of(answer: ReloadResponse | LedgerError) -> list[tuple[str, str]]
 
 
 def transfer(
-    at: LogServers,
-    to: Annotated[str, typer.Option(help="Id of the member that should lead.", metavar="ID")],
+    at: LogServers, to: Annotated[str, option("Id of the member that should lead.", "ID")]
 ) -> None:
     """Transfer leadership to another member; returns when it leads. Appends wait; none is lost.
 
@@ -346,15 +336,10 @@ def transfer(
     tell({"leader_id": leader_id}, f"{leader_id} {outcome}")
 
 
-upgrade_app = App()
-
-
-@upgrade_app.callback()
-def upgrade() -> None:
-    """Finish an upgrade: allow log entries that the previous release cannot read.
-
-    Example: quorumlog upgrade status --servers 127.0.0.1:20911
-    """
+upgrade_app = App(
+    "Finish an upgrade: allow log entries that the previous release cannot read.",
+    "quorumlog upgrade status --servers 127.0.0.1:20911",
+)
 
 
 @upgrade_app.command("status")
@@ -373,24 +358,20 @@ def upgrade_status(at: LogServers) -> None:
         rows = [row for row in rows if row.id in members]
     log_level = max((row.log_level for row in rows), default=-1)
     levels = [(row.id or row.address, row.level if row.reachable else -1) for row in rows]
-    levels_of_members = [
+    shown = [
         {"id": row.id, "release": row.version or None, "level": level if level >= 0 else None}
         for row, (_, level) in zip(rows, levels, strict=True)
     ]
 
     def show() -> None:
         cells = [
-            (
-                row["id"],
-                row["release"] or "no answer",
-                "not told" if row["level"] is None else row["level"],
-            )
-            for row in levels_of_members
+            (at["id"], at["release"] or "no answer", "not told" if at["level"] is None else at["level"])
+            for at in shown
         ]
         print_table("id, release, level #", cells)
         say(_what_to_do(log_level, levels))
 
-    tell({"level": log_level if log_level >= 0 else None, "members": levels_of_members}, show)
+    tell({"level": log_level if log_level >= 0 else None, "members": shown}, show)
 
 
 def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
@@ -434,15 +415,10 @@ def finish_upgrade(at: LogServers) -> None:
     )
 
 
-clock_app = App()
-
-
-@clock_app.callback()
-def clock() -> None:
-    """The time of a log, taken from the clocks of a quorum: reset it after the clocks were wrong.
-
-    Example: quorumlog clock reset --servers 127.0.0.1:20911
-    """
+clock_app = App(
+    "The time of a log, taken from the clocks of a quorum: reset it after the clocks were wrong.",
+    "quorumlog clock reset --servers 127.0.0.1:20911",
+)
 
 
 @clock_app.command("reset")
@@ -465,32 +441,21 @@ def reset_clock(at: LogServers) -> None:
     tell({"index": reset.index, "time_ms": reset.time_ms}, spoken)
 
 
-machine_app = App()
+machine_app = App(
+    "State machines of a log: step-over.",
+    "quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911",
+)
 
 MOST_INDEX = 2**62
 
 
-@machine_app.callback()
-def machine() -> None:
-    """State machines of a log: step-over.
-
-    Example: quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911
-    """
-
-
 @machine_app.command("step-over")
 def step_over(
-    name: Annotated[str, typer.Argument(help="Name of the state machine.", metavar="NAME")],
-    index: Annotated[
-        int, typer.Argument(help="Index of the entry.", metavar="INDEX", min=0, max=MOST_INDEX)
-    ],
+    name: Annotated[str, argument("Name of the state machine.", "NAME")],
+    index: Annotated[int, argument("Index of the entry.", "INDEX", min=0, max=MOST_INDEX)],
     at: LogServers,
     unsafe: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe",
-            help="Even if a member has applied it (its machine is rebuilt) or does not answer.",
-        ),
+        bool, option("Even if a member has applied it (its machine is rebuilt) or does not answer.")
     ] = False,
 ) -> None:
     """Make a state machine skip an entry that crashes it, on all members and for good.

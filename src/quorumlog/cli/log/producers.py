@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from quorumlog.cli.options import App, LogServers
+from quorumlog.cli.options import App, LogServers, argument
 from quorumlog.cli.output import tell, tell_rows
 from quorumlog.errors import ConfigError
 
@@ -14,17 +12,12 @@ if TYPE_CHECKING:
     from quorumlog.wire.client_messages import ProducerInfo
 
 
-producers_app = App()
+producers_app = App(
+    "Exactly-once producers of a log: list, show, forget; resume an interrupted Spark sink.",
+    "quorumlog producers list --servers 127.0.0.1:20911",
+)
 
-Producer = Annotated[str, typer.Argument(help="Id of the producer.", metavar="ID")]
-
-
-@producers_app.callback()
-def producers() -> None:
-    """Exactly-once producers of a log: list, show, forget; resume an interrupted Spark sink.
-
-    Example: quorumlog producers list --servers 127.0.0.1:20911
-    """
+Producer = Annotated[str, argument("Id of the producer.", "ID")]
 
 
 @producers_app.command("list")

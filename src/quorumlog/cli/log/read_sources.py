@@ -6,11 +6,10 @@ from __future__ import annotations
 import base64
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import datetime
-from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -18,8 +17,9 @@ from quorumlog.append_times import BEGINNING, AppendTimes, TimedEntry, milliseco
 from quorumlog.batch import EntryBatch
 from quorumlog.cli.options import (
     ASK_AGAIN_S,
-    Consistency,
     LogServers,
+    begin_index,
+    refuse_another_group,
     refuse_dead_servers,
     refuse_future,
 )
@@ -27,7 +27,6 @@ from quorumlog.cli.output import note
 from quorumlog.client import Freshness, LedgerClient, leader_of
 from quorumlog.entry import Entry
 from quorumlog.errors import (
-    ConfigError,
     DirectoryDamaged,
     IndexOutOfRange,
     LeaderNotReady,
@@ -68,18 +67,20 @@ def first_of_last(
     return first
 
 
+class Wanted(NamedTuple):
+    """Which entries, as the options of `quorumlog read` say it."""
+
+    first_index: int | None
+    stop_index: int | None
+    last: int | None
+    since_ms: int | None
+    with_time: bool
+
+
 def stored(
-    path: str,
-    group: str | None,
-    first_index: int | None,
-    stop_index: int | None,
-    *,
-    local: bool,
-    skip_damaged: bool,
-    last: int | None = None,
-    since_ms: int | None = None,
-    with_time: bool = False,
+    path: str, group: str | None, wanted: Wanted, *, local: bool, skip_damaged: bool
 ) -> Iterator[Iterable[Entry]]:
+    first_index, stop_index, last, since_ms, with_time = wanted
     with DirectoryReader(OsDisk(), path) as reader:
         marks = StoredMarks(OsDisk(), reader)
         entries_of: EntriesOf = EntryBatch.entries
@@ -87,9 +88,7 @@ def stored(
             entries_of = timed_entries(
                 lambda index: AppendTimes(marks.time_ms_at(index), marks.clock_resets)
             )
-        # Directories of Java members do not tell.
-        if group is not None and reader.group and group != reader.group:
-            raise ConfigError(f"{path} is of group {reader.group}, not {group}; change --group")
+        refuse_another_group(path, reader.group, group)
         readable = (reader.ledger_end_index if local else reader.readable_index) + 1
         missing = reader.missing
         begin = max(reader.ledger_begin_index, 0)
@@ -98,9 +97,7 @@ def stored(
                 last,
                 begin,
                 readable,
-                lambda first, stop: _held(
-                    reader, first, stop, EntryBatch.entries, skip_damaged=skip_damaged
-                ),
+                lambda at, stop: _held(reader, at, stop, EntryBatch.entries, skip_damaged=skip_damaged),
             )
         if since_ms is not None:
             if since_ms > time.time() * 1000:
@@ -191,36 +188,28 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
 class ReadFrom(NamedTuple):
     """As `--consistency`, `--max-staleness` and `--from-member` say it."""
 
-    consistency: Consistency | None
+    consistency: Literal["read_index", "committed"] | None
     max_staleness_s: float | None
     member: str | None
 
 
-FROM_LEADER = ReadFrom(None, None, None)
-
-
 def served(
-    at: LogServers,
-    first_index: int | None,
-    stop_index: int | None,
-    *,
-    follow: bool,
-    until_end: bool,
-    last: int | None,
-    since_ms: int | None = None,
-    with_time: bool = False,
-    choice: ReadFrom = FROM_LEADER,
+    at: LogServers, wanted: Wanted, choice: ReadFrom, *, follow: bool, until_end: bool
 ) -> Iterator[Iterable[Entry]]:
+    first_index, stop_index, last, since_ms, with_time = wanted
     staleness_ms = None if choice.max_staleness_s is None else choice.max_staleness_s * 1000
     with at.client(
-        read_consistency=None if choice.consistency is None else choice.consistency.value,
-        max_staleness_ms=staleness_ms,
-        read_from=choice.member,
+        read_consistency=choice.consistency, max_staleness_ms=staleness_ms, read_from=choice.member
     ) as log:
         if not follow:
             refuse_dead_servers(log, at.timeout)
         if last is not None:
-            first_index = _first_of_last_served(log, last)
+            first_index = first_of_last(
+                last,
+                begin_index(log),
+                log.freshness().index + 1,
+                lambda at, stop: (batch.entries() for batch in log.read_batches(at, stop)),
+            )
         if since_ms is not None:
             if since_ms > time.time() * 1000:
                 end_index = log.end_index()
@@ -229,27 +218,24 @@ def served(
             first_index = log.index_at(time_of(since_ms) or BEGINNING)
             stop_index = _stop_behind(first_index, stop_index)
         first = first_index or 0
-        entries_from = partial(
-            _served_from,
-            log,
-            stop_index=stop_index,
-            follow=follow,
-            until_end=until_end,
-            with_time=with_time,
-            tells_age=staleness_ms is not None or choice.consistency is not None,
-        )
-        try:
-            yield from entries_from(first)
+        while True:
+            try:
+                if follow:
+                    yield from _followed(log, first, stop_index, with_time=with_time)
+                    return
+                fresh = yield from _read_up_to(
+                    log, first, stop_index, until_end=until_end, with_time=with_time
+                )
+            except IndexOutOfRange as error:
+                # Nobody said where to begin, and the log no longer begins at 0.
+                if first_index is not None or first or error.ledger_begin_index <= 0:
+                    raise _named(error, first, stop_index) from None
+                first = error.ledger_begin_index
+                continue
+            if fresh is not None and (staleness_ms is not None or choice.consistency is not None):
+                age = "of unknown age" if fresh.age_ms is None else f"at most {fresh.age_ms:.0f} ms old"
+                note(f"{fresh.member_id} answered as of index {fresh.index}, {age}")
             return
-        except IndexOutOfRange as error:
-            # Nobody said where to begin, and the log no longer begins at 0.
-            if first_index is not None or error.ledger_begin_index <= 0:
-                raise _named(error, first, stop_index) from None
-            first = error.ledger_begin_index
-        try:
-            yield from entries_from(first)
-        except IndexOutOfRange as error:
-            raise _named(error, first, stop_index) from None
 
 
 def _stop_behind(first_index: int, stop_index: int | None) -> int | None:
@@ -277,41 +263,26 @@ def _named(error: IndexOutOfRange, first: int, stop_index: int | None) -> IndexO
     )
 
 
-def _first_of_last_served(log: LedgerClient, last: int) -> int:
-    leader = leader_of(log.status())
-    begin = max(leader.ledger_begin_index, 0) if leader is not None else 0
-    return first_of_last(
-        last,
-        begin,
-        log.freshness().index + 1,
-        lambda first, stop: (batch.entries() for batch in log.read_batches(first, stop)),
+def _read_up_to(
+    log: LedgerClient, first: int, stop_index: int | None, *, until_end: bool, with_time: bool
+) -> Generator[Iterable[Entry], None, Freshness | None]:
+    """Returns how fresh the last answer was."""
+    timed = timed_entries(
+        lambda index: AppendTimes(_milliseconds(log.time_at(index)), log.clock_resets())
     )
+    entries_of: EntriesOf = timed if with_time else EntryBatch.entries
+    while True:
+        batches = log.read_batches(first, stop_index)
+        for batch in batches:
+            first = batch.first_index + batch.count
+            yield entries_of(batch)
+        if not until_end or first > log.freshness().index:
+            return batches.freshness
 
 
-def _served_from(
-    log: LedgerClient,
-    first: int,
-    stop_index: int | None,
-    *,
-    follow: bool,
-    until_end: bool,
-    with_time: bool,
-    tells_age: bool,
+def _followed(
+    log: LedgerClient, first: int, stop_index: int | None, *, with_time: bool
 ) -> Iterator[Iterable[Entry]]:
-    if not follow:
-        timed = timed_entries(
-            lambda index: AppendTimes(_milliseconds(log.time_at(index)), log.clock_resets())
-        )
-        entries_of: EntriesOf = timed if with_time else EntryBatch.entries
-        while True:
-            batches = log.read_batches(first, stop_index)
-            for batch in batches:
-                first = batch.first_index + batch.count
-                yield entries_of(batch)
-            if not until_end or first > log.freshness().index:
-                if tells_age and batches.freshness is not None:
-                    _tell_age(batches.freshness)
-                return
     while True:
         try:
             for entry in log.tail(first, wait=True, with_time=with_time):
@@ -322,14 +293,7 @@ def _served_from(
                 if first == stop_index:
                     return
         except _PASSING as error:
-            note(f"waiting for the cluster, reading continues at index {first}: {error}")
-            _wait_for_answer(log)
-            note("the cluster answers again")
-
-
-def _tell_age(fresh: Freshness) -> None:
-    age = "of unknown age" if fresh.age_ms is None else f"at most {fresh.age_ms:.0f} ms old"
-    note(f"{fresh.member_id} answered as of index {fresh.index}, {age}")
+            _sit_out(log, f"reading continues at index {first}: {error}")
 
 
 def served_to(
@@ -359,9 +323,7 @@ def served_to(
             except _PASSING as error:
                 if not follow:
                     raise
-                note(f"waiting for the cluster, {name} continues at index {reader.position}: {error}")
-                _wait_for_answer(log)
-                note("the cluster answers again")
+                _sit_out(log, f"{name} continues at index {reader.position}: {error}")
 
 
 def _milliseconds(time: datetime | None) -> int:
@@ -372,10 +334,12 @@ _PASSING = (Unreachable, RequestTimeout, NotLeader, LeaderNotReady, Overloaded)
 """What a client that reads for ever sits out."""
 
 
-def _wait_for_answer(log: LedgerClient) -> None:
+def _sit_out(log: LedgerClient, what: str) -> None:
     """Until some member leads."""
+    note(f"waiting for the cluster, {what}")
     while leader_of(log.status()) is None:
         time.sleep(ASK_AGAIN_S)
+    note("the cluster answers again")
 
 
 _encode = msgspec.json.Encoder().encode

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import TIMEOUT_S, App, LogServers, timeout_ms_of
+from quorumlog.cli.options import TIMEOUT_S, App, LogServers, argument, option, timeout_ms_of
 from quorumlog.cli.output import EXIT_REFUSED, is_json, out, spoken_duration, tell, tell_each, tell_rows
 from quorumlog.errors import BadRequest, ConfigError, UnknownReader
 
@@ -18,59 +18,25 @@ if TYPE_CHECKING:
 
 
 KEYS = (
-    "id",
-    "address",
-    "reachable",
-    "release",
-    "role",
-    "term",
-    "leader_id",
-    "ledger_begin_index",
-    "ledger_end_index",
-    "committed_index",
-    "damaged_entries",
-    "scrub_next_index",
-    "scrub_stop_index",
-    "scrub_passes",
-    "scrub_ended_ms_ago",
-    "set_aside_files",
-    "set_aside_bytes",
-    "log_disk_bytes",
-    "log_apparent_bytes",
-    "producers",
-    "machines",
-    "feeding",
-    "answers",
-    "log_time_ms",
-    "log_time_index",
-    "waits_for",
-    "problem",
-    "problems",
-    "unready",
-    "over_limits",
+    *("id", "address", "reachable", "release", "role", "term", "leader_id", "ledger_begin_index"),
+    *("ledger_end_index", "committed_index", "damaged_entries", "scrub_next_index", "scrub_stop_index"),
+    *("scrub_passes", "scrub_ended_ms_ago", "set_aside_files", "set_aside_bytes", "log_disk_bytes"),
+    *("log_apparent_bytes", "producers", "machines", "feeding", "answers", "log_time_ms"),
+    *("log_time_index", "waits_for", "problem", "problems", "unready", "over_limits"),
 )
 
 
 def status(
     at: LogServers,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, option("Repeat every second, until Ctrl-C.")] = False,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check",
-            help=(
-                "For scripts: status 0 if the group is healthy, 1 if it is degraded, 2 if there"
-                " is no leader."
-            ),
+        option(
+            "For scripts: status 0 if the group is healthy, 1 if it is degraded, 2 if there"
+            " is no leader."
         ),
     ] = False,
-    readers: Annotated[
-        bool,
-        typer.Option(
-            "--readers",
-            help="Show the named readers and their lag instead.",
-        ),
-    ] = False,
+    readers: Annotated[bool, option("Show the named readers and their lag instead.")] = False,
 ) -> None:
     """Show every member: role, term, log range, committed index and lag behind the leader.
 
@@ -117,13 +83,7 @@ def _print(rows: list[MemberStatusRow]) -> None:
 
 
 _READER_KEYS = (
-    "name",
-    "position",
-    "hold",
-    "lag_entries",
-    "lag_ms",
-    "lost_ranges",
-    "skipped_entries",
+    *("name", "position", "hold", "lag_entries", "lag_ms", "lost_ranges", "skipped_entries"),
     "skipped_ranges",
 )
 _HOLDS = {False: "-", True: "held", "archive": "archive"}
@@ -149,17 +109,12 @@ def print_readers(rows: list[ReaderRow]) -> None:
     )
 
 
-readers_app = App()
+readers_app = App(
+    "Named readers, whose positions the cluster keeps (`read --reader NAME`): list, show, move, forget.",
+    "quorumlog readers list --servers 127.0.0.1:20911",
+)
 
-Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME")]
-
-
-@readers_app.callback()
-def readers() -> None:
-    """Named readers, whose positions the cluster keeps (`read --reader NAME`): list, show, move, forget.
-
-    Example: quorumlog readers list --servers 127.0.0.1:20911
-    """
+Name = Annotated[str, argument("Name of a reader.", "NAME")]
 
 
 @readers_app.command("list")
@@ -192,9 +147,7 @@ def show(name: Name, at: LogServers) -> None:
 
 @readers_app.command()
 def seek(
-    name: Name,
-    at: LogServers,
-    to: Annotated[int, typer.Option(help="Index of the next entry to read.", min=0)],
+    name: Name, at: LogServers, to: Annotated[int, option("Index of the next entry to read.", min=0)]
 ) -> None:
     """Move a reader forward or back. A running consumer notices at its next start.
 

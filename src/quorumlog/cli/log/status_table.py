@@ -22,18 +22,8 @@ _VOTERS = ("leader", "follower", "candidate")
 """Roles of members that are counted; an observer is none of them."""
 _NUMBERS = ("term", "begin", "end", "committed", "lag", "disk")
 HEADINGS = (
-    "id",
-    "address",
-    "role",
-    "term",
-    "begin",
-    "end",
-    "committed",
-    "lag",
-    "disk",
-    "reachable",
-    "release",
-    "scrubs",
+    *("id", "address", "role", "term", "begin", "end", "committed", "lag", "disk", "reachable"),
+    *("release", "scrubs"),
 )
 DROPPED_FIRST = ("scrubs", "release", "begin", "disk", "term", "committed", "end")
 """Columns that go, in this order, where the terminal is too narrow for all."""
@@ -73,9 +63,10 @@ def shown(row: MemberStatusRow, key: str) -> Any:
     if key == "machines" and row.reachable:
         return [msgspec.structs.asdict(machine) for machine in row.machines]
     if key == "answers":
-        return [answer_of(member) for member in row.members if member.answered_ms_ago >= 0]
+        answers = ((each.id, each.answered_ms_ago) for each in row.members)
+        return [{"id": name, "answered_ms_ago": round(ms)} for name, ms in answers if ms >= 0]
     if key == "feeding":
-        return [feeding_of(member) for member in row.members if member.behind_bytes >= 0]
+        return [feeding_of(each) for each in row.members if _is_fed(each)]
     return getattr(row, key) if row.reachable or key in _ALWAYS_SHOWN else None
 
 
@@ -158,8 +149,14 @@ def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
             yield Text(
                 text if is_named else f"{name}: {text}", style="yellow" if row.reachable else "red"
             )
-    yield from (Text(f"{m.id} is being fed: {spoken_feeding(m)}") for m in _fed(leader_of(rows)))
-    yield from (Text(each, style="yellow") for each in _silent(leader_of(rows)))
+    leader = leader_of(rows)
+    members = () if leader is None else leader.members
+    yield from (
+        Text(f"{each.id} is being fed: {spoken_feeding(each)}") for each in members if _is_fed(each)
+    )
+    for each in members:
+        if spoken := spoken_answer(each):
+            yield Text(f"{each.id} has last {spoken}", style="yellow")
     producers = max((row.producers for row in rows), default=-1)
     if producers > 0:
         yield Text(f"{producers} producer{'s' * (producers > 1)} (quorumlog producers list)")
@@ -168,9 +165,9 @@ def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
         yield Text(quorum, style="red" if health_of(rows) is Health.NO_QUORUM else "yellow")
 
 
-def answer_of(member: MemberInfo) -> dict[str, object]:
-    """When a member has answered the leader last."""
-    return {"id": member.id, "answered_ms_ago": round(member.answered_ms_ago)}
+def _is_fed(member: MemberInfo) -> bool:
+    """It gets the log out of the leader's files."""
+    return member.behind_bytes >= 0
 
 
 def spoken_answer(member: MemberInfo) -> str:
@@ -178,15 +175,6 @@ def spoken_answer(member: MemberInfo) -> str:
     if member.answered_ms_ago < SILENT_MS:
         return ""
     return f"answered the leader {spoken_duration(member.answered_ms_ago)} ago"
-
-
-def _silent(leader: MemberStatusRow | None) -> list[str]:
-    found = [] if leader is None else [(member.id, spoken_answer(member)) for member in leader.members]
-    return [f"{member_id} has last {spoken}" for member_id, spoken in found if spoken]
-
-
-def _fed(leader: MemberStatusRow | None) -> list[MemberInfo]:
-    return [member for member in leader.members if member.behind_bytes >= 0] if leader else []
 
 
 def feeding_of(member: MemberInfo) -> dict[str, object]:

@@ -9,40 +9,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, UsersServers, check_directory, pem_option
+from quorumlog.cli.options import App, UsersServers, argument, check_directory, option
 from quorumlog.cli.output import note, tell, tell_rows
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.log_state.users import RoleGrant, UserOrder, Verifier
+    from quorumlog.log_state.users import RoleGrant, Verifier
     from quorumlog.store.disk import Disk
     from quorumlog.wire.client_messages import UsersResponse
 
 NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
-user_app, role_app = App(), App()
+user_app = App(
+    "Users of the cluster: list, add, remove, password, give, take.",
+    "quorumlog user list --servers 127.0.0.1:20911",
+)
+role_app = App(
+    "Roles, which have the rights of users: list, add, remove. The role admin always exists.",
+    "quorumlog role list --servers 127.0.0.1:20911",
+)
 
-Name = Annotated[str, typer.Argument(help="Name of the user.", metavar="USER")]
-RoleName = Annotated[str, typer.Argument(help="Name of the role.", metavar="ROLE")]
-Roles = Annotated[list[str], typer.Argument(help="Roles; admin always exists.", metavar="ROLE...")]
-GivenRoles = Annotated[
-    list[str] | None, typer.Option("--role", help="A role of the user; may be repeated.", metavar="ROLE")
-]
+Name = Annotated[str, argument("Name of the user.", "USER")]
+RoleName = Annotated[str, argument("Name of the role.", "ROLE")]
+Roles = Annotated[list[str], argument("Roles; admin always exists.", "ROLE...")]
 NewPassword = Annotated[
     Path | None,
-    pem_option(
-        "--new-password-file",
-        f"Its first line is the password of the user; else {NEW_PASSWORD}, or a question.",
-    ),
+    option(f"Its first line is the password of the user; else {NEW_PASSWORD}, or a question.", "FILE"),
 ]
-RightName = Annotated[str, typer.Argument(help="read, write or admin.", metavar="RIGHT")]
-KindName = Annotated[
-    str, typer.Argument(help="log, topic, consumer-group, key or cluster.", metavar="KIND")
+ByCertificate = Annotated[
+    bool, option("Identify the user by a certificate instead of a password.", name="--certificate")
 ]
+RightName = Annotated[str, argument("read, write or admin.", "RIGHT")]
+KindName = Annotated[str, argument("log, topic, consumer-group, key or cluster.", "KIND")]
 Names = Annotated[
-    str,
-    typer.Argument(
-        help="A name, or a prefix followed by *: orders*.", metavar="NAME", show_default=False
-    ),
+    str, argument("A name, or a prefix followed by *: orders*.", "NAME", show_default=False)
 ]
 
 
@@ -71,16 +70,12 @@ def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
     tell_rows(rows, ", ".join(names), [tuple(row.values()) for row in rows])
 
 
-def _changed(at: UsersServers, order: UserOrder, sentence: str) -> None:
-    with at.changing() as log:
-        index = log.change_users(order)
-    tell({"index": index}, sentence)
-
-
-def _order(operation: str, name: str, **more: Any) -> UserOrder:
+def _change(at: UsersServers, sentence: str, operation: str, name: str, **more: Any) -> None:
     from quorumlog.log_state.users import UserOperation, UserOrder
 
-    return UserOrder(UserOperation(operation), name, **more)
+    with at.changing() as log:
+        index = log.change_users(UserOrder(UserOperation(operation), name, **more))
+    tell({"index": index}, sentence)
 
 
 def new_verifier(name: str, file: Path | None) -> Verifier:
@@ -96,14 +91,6 @@ def new_verifier(name: str, file: Path | None) -> Verifier:
     return verifier_for(
         typer.prompt(f"New password of {name}", hide_input=True, confirmation_prompt=True, err=True)
     )
-
-
-@user_app.callback()
-def user() -> None:
-    """Users of the cluster: list, add, remove, password, give, take.
-
-    Example: quorumlog user list --servers 127.0.0.1:20911
-    """
 
 
 @user_app.command("list")
@@ -133,12 +120,9 @@ def list_users(at: UsersServers) -> None:
 def add_user(
     at: UsersServers,
     name: Name,
-    role: GivenRoles = None,
+    role: Annotated[list[str] | None, option("A role of the user; may be repeated.", "ROLE")] = None,
     new_password_file: NewPassword = None,
-    certificate: Annotated[
-        bool,
-        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
-    ] = False,
+    certificate: ByCertificate = False,
 ) -> None:
     """Add a user. The first one needs --role admin; from then on all access requires a user.
 
@@ -146,7 +130,7 @@ def add_user(
     """
     verifier = None if certificate else new_verifier(name, new_password_file)
     roles = tuple(sorted({*(role or ())}))
-    _changed(at, _order("add-user", name, roles=roles, verifier=verifier), f"{name} is a user")
+    _change(at, f"{name} is a user", "add-user", name, roles=roles, verifier=verifier)
 
 
 @user_app.command("password")
@@ -155,8 +139,8 @@ def set_password(at: UsersServers, name: Name, new_password_file: NewPassword = 
 
     Example: quorumlog user password alice --servers 127.0.0.1:20911
     """
-    order = _order("set-password", name, verifier=new_verifier(name, new_password_file))
-    _changed(at, order, f"{name} has another password")
+    verifier = new_verifier(name, new_password_file)
+    _change(at, f"{name} has another password", "set-password", name, verifier=verifier)
 
 
 @user_app.command("remove")
@@ -165,7 +149,7 @@ def remove_user(at: UsersServers, name: Name) -> None:
 
     Example: quorumlog user remove bob --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-user", name), f"{name} is no longer a user")
+    _change(at, f"{name} is no longer a user", "remove-user", name)
 
 
 @user_app.command("give")
@@ -175,7 +159,7 @@ def give_roles(at: UsersServers, name: Name, roles: Roles) -> None:
     Example: quorumlog user give bob orders-reader --servers 127.0.0.1:20911
     """
     granted = tuple(sorted({*roles}))
-    _changed(at, _order("give-roles", name, roles=granted), f"{name} has {', '.join(granted)}")
+    _change(at, f"{name} has {', '.join(granted)}", "give-roles", name, roles=granted)
 
 
 @user_app.command("take")
@@ -185,15 +169,7 @@ def take_roles(at: UsersServers, name: Name, roles: Roles) -> None:
     Example: quorumlog user take bob orders-reader --servers 127.0.0.1:20911
     """
     taken = tuple(sorted({*roles}))
-    _changed(at, _order("take-roles", name, roles=taken), f"{name} has {', '.join(taken)} no more")
-
-
-@role_app.callback()
-def role() -> None:
-    """Roles, which have the rights of users: list, add, remove. The role admin always exists.
-
-    Example: quorumlog role list --servers 127.0.0.1:20911
-    """
+    _change(at, f"{name} has {', '.join(taken)} no more", "take-roles", name, roles=taken)
 
 
 @role_app.command("list")
@@ -219,7 +195,7 @@ def add_role(at: UsersServers, name: RoleName) -> None:
 
     Example: quorumlog role add orders-reader --servers 127.0.0.1:20911
     """
-    _changed(at, _order("add-role", name), f"{name} is a role: quorumlog grant {name} ...")
+    _change(at, f"{name} is a role: quorumlog grant {name} ...", "add-role", name)
 
 
 @role_app.command("remove")
@@ -228,7 +204,7 @@ def remove_role(at: UsersServers, name: RoleName) -> None:
 
     Example: quorumlog role remove orders-reader --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-role", name), f"{name} is no longer a role")
+    _change(at, f"{name} is no longer a role", "remove-role", name)
 
 
 def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -237,7 +213,7 @@ def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, name
     Example: quorumlog grant orders-reader read topic 'orders*'
     """
     granted = grant_of(right, kind, names)
-    _changed(at, _order("grant", to, grants=(granted,)), f"{to} may {granted}")
+    _change(at, f"{to} may {granted}", "grant", to, grants=(granted,))
 
 
 def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -246,7 +222,7 @@ def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, nam
     Example: quorumlog revoke orders-reader read topic 'orders*'
     """
     taken = grant_of(right, kind, names)
-    _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no longer {taken}")
+    _change(at, f"{to} may no longer {taken}", "revoke", to, grants=(taken,))
 
 
 def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = "") -> None:
@@ -270,21 +246,15 @@ def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = ""
 
 
 def init_admin(
-    directory: Annotated[
-        Path, typer.Argument(help="Data directory of a stopped member or broker.", metavar="DIR")
-    ],
+    directory: Annotated[Path, argument("Data directory of a stopped member or broker.", "DIR")],
     name: Name,
     new_password_file: NewPassword = None,
-    certificate: Annotated[
-        bool,
-        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
-    ] = False,
+    certificate: ByCertificate = False,
     reset: Annotated[
         bool,
-        typer.Option(
-            "--reset",
-            help="Also if there already is an administrator, or this user. If the log of a classic"
-            " broker lacks the entries that define its users: as the only user.",
+        option(
+            "Also if there already is an administrator, or this user. If the log of a classic"
+            " broker lacks the entries that define its users: as the only user."
         ),
     ] = False,
 ) -> None:

@@ -13,17 +13,11 @@ if TYPE_CHECKING:
     from quorumlog.client import MemberStatusRow
     from quorumlog.wire.client_messages import SegmentInfo
 
-why_app = App()
-
-
-@why_app.callback()
-def why() -> None:
-    """Show why leadership moved, a follower lags, appends are refused, a segment is kept.
-
-    Members remember the last 256 events of each group since they were started.
-
-    Example: quorumlog why leader --servers 127.0.0.1:20911
-    """
+why_app = App(
+    "Show why leadership moved, a follower lags, appends are refused, a segment is kept.\n\n"
+    "Members remember the last 256 events of each group since they were started.",
+    "quorumlog why leader --servers 127.0.0.1:20911",
+)
 
 
 def _rows(at: LogServers) -> list[MemberStatusRow]:
@@ -43,10 +37,7 @@ def _tell(rows: Iterable[MemberStatusRow], kinds: tuple[str, ...], words: str = 
     tell_rows(
         [dict(zip(names, event, strict=True)) for event in events],
         "time, member, times #, what",
-        [
-            (f"{_time(ms):%Y-%m-%d %H:%M:%SZ}", member, times, text)
-            for ms, member, _, text, times in events
-        ],
+        [(_time(ms), member, times, text) for ms, member, _, text, times in events],
         if_none="the members that answer have recorded nothing of the kind since they started",
     )
 
@@ -122,7 +113,7 @@ def _print(segments: tuple[SegmentInfo, ...], facts: str) -> None:
                 each.first_index,
                 each.stop_index - each.first_index,
                 spoken_size(each.size_bytes),
-                None if each.time_ms < 0 else f"{_time(each.time_ms):%Y-%m-%d %H:%M:%SZ}",
+                None if each.time_ms < 0 else _time(each.time_ms),
                 "; ".join(each.reasons),
             )
             for each in segments
@@ -131,5 +122,5 @@ def _print(segments: tuple[SegmentInfo, ...], facts: str) -> None:
     say(facts)
 
 
-def _time(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
+def _time(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"

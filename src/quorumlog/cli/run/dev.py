@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from quorumlog.cli.options import FlushMode, Level, LogLevel
-from quorumlog.cli.output import let_go_of, note, out, tell
+from quorumlog.cli.options import FlushMode, Level, option
+from quorumlog.cli.output import let_go_of, note, say, tell
 from quorumlog.cli.run.log_lines import log_to_stderr
 from quorumlog.cli.run.serve import refuse_optimised_python
 from quorumlog.errors import ConfigError
@@ -28,66 +26,66 @@ if TYPE_CHECKING:
 TLS_FOLDER = "tls"
 PORTS_NAME = "ports"
 """File in --dir: the ports of n0, n1, ..., so that clients find the cluster again."""
+_BESIDE = (
+    ("etcd", "For etcdctl and clients of etcd", ","),
+    ("etcd_gateway", "For etcd's JSON gateway", ","),
+    ("kafka", "For clients of Kafka", ","),
+    ("admin", "In a browser", " "),
+)
+"""Further ports: their key with --json, and their words."""
 
 
 def dev(
-    members: Annotated[int, typer.Option(help="Number of members.", min=1, max=9)] = 3,
+    members: Annotated[int, option("Number of members.", min=1, max=9)] = 3,
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--dir",
-            help="Keep the data here, and continue with existing data; without it the data is"
-            " temporary.",
-            metavar="DIR",
+        option(
+            "Keep the data here, and continue with existing data; without it the data is temporary.",
+            "DIR",
+            name="--dir",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            help="Port of the first member; the others follow. (default: those of --dir, or free ones)",
+        option(
+            "Port of the first member; the others follow. (default: those of --dir, or free ones)",
+            "PORT",
             min=1024,
             max=65_500,
-            metavar="PORT",
         ),
     ] = None,
     flush: Annotated[
-        FlushMode,
-        typer.Option(help="sync: acknowledge once the entry is on disk; async: once it is written."),
-    ] = FlushMode.SYNC,
+        FlushMode, option("sync: acknowledge once the entry is on disk; async: once it is written.")
+    ] = "sync",
     admin: Annotated[
         str | None,
-        typer.Option(
-            "--admin",
-            help="HTTP port for health, metrics and a status page of the first member; the others use"
+        option(
+            "HTTP port for health, metrics and a status page of the first member; the others use"
             " the next ports (extra `admin`).",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = None,
     etcd: Annotated[
         str | None,
-        typer.Option(
-            help="Run a key-value store on each member, with etcd's gRPC API on this port of the first"
+        option(
+            "Run a key-value store on each member, with etcd's gRPC API on this port of the first"
             " one; the others use the next ports (extra `etcd-gateway`).",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = None,
     etcd_gateway: Annotated[
-        str | None,
-        typer.Option(help="The same with etcd's JSON gateway.", metavar="HOST:PORT"),
+        str | None, option("The same with etcd's JSON gateway.", "HOST:PORT")
     ] = None,
     kafka: Annotated[
         str | None,
-        typer.Option(
-            "--kafka",
-            help="Port for clients of Kafka of the first member; the others use the next ports (extra"
+        option(
+            "Port for clients of Kafka of the first member; the others use the next ports (extra"
             " `kafka`).",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = None,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Use TLS, with a CA created beside the data (extra `tls`).")
-    ] = False,
-    log_level: Level = LogLevel.WARNING,
+    tls: Annotated[bool, option("Use TLS, with a CA created beside the data (extra `tls`).")] = False,
+    log_level: Level = "warning",
 ) -> None:
     """Run a cluster in this terminal until Ctrl-C, for trials only.
 
@@ -96,14 +94,16 @@ def dev(
 
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
-    from quorumlog.config import ConsensusConfig
+    from quorumlog.cli.run.serving_member import kafka_room
+    from quorumlog.config import ConsensusConfig, KafkaOptions
     from quorumlog.net.limits import raise_descriptor_limit
     from quorumlog.net.tls import Tls
     from quorumlog.server import LocalCluster
 
     refuse_optimised_python()
     log_to_stderr(log_level)
-    _refuse_another_size(directory, members)
+    ids = [f"n{number}" for number in range(members)]
+    _refuse_another_size(directory, ids)
     ports = _ports(directory, members, port)
     stop = threading.Event()
 
@@ -116,7 +116,7 @@ def dev(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
     raise_descriptor_limit()
-    kafka_servers = _ports_from(kafka, [f"n{number}" for number in range(members)])
+    kafka_servers = _ports_from(kafka, ids)
 
     def tls_of(member_id: str) -> TlsOptions | None:
         return _tls_of(cluster.directory / TLS_FOLDER, member_id) if tls else None
@@ -125,22 +125,24 @@ def dev(
         options = tls_of(member_id)
         own_tls = None if options is None else Tls(options)
         found = [] if stores is None else stores.endpoints(member_id, own_tls)
-        return [*found, _kafka_of(member_id, kafka_servers, own_tls)] if kafka_servers else found
+        if kafka_servers:
+            at = KafkaOptions(kafka_servers[member_id])
+            found.append(kafka_room().KafkaEndpoint(at, member_id, kafka_servers, tls=own_tls))
+        return found
 
-    stores = _Stores(members, etcd, etcd_gateway) if etcd or etcd_gateway else None
+    stores = _Stores(ids, etcd, etcd_gateway) if etcd or etcd_gateway else None
     # Leases are at least three election time-outs long: three seconds.
     cluster = LocalCluster(
         members,
         endpoints=endpoints_of if stores is not None or kafka_servers else None,
         directory=directory,
-        flush=flush.value,
+        flush=flush,
         ports=ports,
         tls=tls_of,
         consensus=None
         if stores is None
         else ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10),
     )
-    ca = cluster.directory / TLS_FOLDER / "ca.crt" if tls else None
     cluster.start()
     with closing(cluster), ExitStack() as answering:
         pages = [] if admin is None else _answer_for(cluster, admin, answering)
@@ -150,17 +152,13 @@ def dev(
         # Only now: an interrupt while it starts should simply end the command.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        tell(
-            {
-                "servers": cluster.servers,
-                "directory": str(cluster.directory),
-                **({} if ca is None else {"tls_ca": str(ca)}),
-                **({"kafka": ",".join(kafka_servers.values())} if kafka_servers else {}),
-                **({"admin": pages} if pages else {}),
-                **({} if stores is None else stores.urls),
-            },
-            lambda: _print_address_list(cluster, ca, pages, stores, kafka_servers),
-        )
+        row: dict[str, Any] = {"servers": cluster.servers, "directory": str(cluster.directory)}
+        row |= {"tls_ca": str(cluster.directory / TLS_FOLDER / "ca.crt")} if tls else {}
+        row |= {"kafka": list(kafka_servers.values())} if kafka_servers else {}
+        row |= {"admin": pages} if pages else {}
+        row |= {} if stores is None else stores.urls
+        shown = row | ({"kafka": ",".join(row["kafka"])} if kafka_servers else {})
+        tell(shown, lambda: _print_addresses(cluster, row))
         stop.wait()
         note("stopping")
 
@@ -168,12 +166,12 @@ def dev(
 class _Stores:
     """A key-value store on each member, and ports for clients of etcd."""
 
-    def __init__(self, members: int, etcd: str | None, etcd_gateway: str | None) -> None:
+    def __init__(self, ids: list[str], etcd: str | None, etcd_gateway: str | None) -> None:
         """Raises ConfigError."""
         from quorumlog.server.free_ports import free_ports
 
-        ids = [f"n{number}" for number in range(members)]
-        self._stores = dict(zip(ids, (f"127.0.0.1:{port}" for port in free_ports(members)), strict=True))
+        ports = free_ports(len(ids))
+        self._stores = {name: f"127.0.0.1:{port}" for name, port in zip(ids, ports, strict=True)}
         self._etcd, self._gateway = _ports_from(etcd, ids), _ports_from(etcd_gateway, ids)
 
     @property
@@ -255,41 +253,16 @@ def _answer_for(cluster: LocalCluster, admin: str, answering: ExitStack) -> list
     return [answering.enter_context(port).url for port in ports]
 
 
-def _kafka_of(member_id: str, servers: dict[str, str], tls: Tls | None) -> Endpoint:
-    """Raises ConfigError."""
-    from quorumlog.cli.run.serving_member import kafka_room
-    from quorumlog.config import KafkaOptions
-
-    options = KafkaOptions(servers[member_id])
-    endpoint: Endpoint = kafka_room().KafkaEndpoint(options, member_id, servers, tls=tls)
-    return endpoint
-
-
-def _print_address_list(
-    cluster: LocalCluster,
-    ca: Path | None,
-    pages: list[str],
-    stores: _Stores | None,
-    kafka_servers: dict[str, str],
-) -> None:
-    console = out()
-    console.print(
-        f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}"
-    )
-    console.print("\nIn another terminal:\n")
+def _print_addresses(cluster: LocalCluster, row: dict[str, Any]) -> None:
+    say(f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}")
+    say("\nIn another terminal:\n")
+    trust = f" --tls-ca {row['tls_ca']}" if "tls_ca" in row else ""
     for command in ("status", "append", "read"):
-        line = f"  quorumlog {command} --servers {cluster.servers}"
-        if ca is not None:
-            line = f"  quorumlog {command} --servers {cluster.servers} --tls-ca {ca}"
-        console.print(line, soft_wrap=True)
-    for name, addresses in ({} if stores is None else stores.urls).items():
-        what = "etcdctl and clients of etcd" if name == "etcd" else "etcd's JSON gateway"
-        console.print(f"\nFor {what}: {','.join(addresses)}", soft_wrap=True)
-    if kafka_servers:
-        console.print(f"\nFor clients of Kafka: {','.join(kafka_servers.values())}", soft_wrap=True)
-    if pages:
-        console.print(f"\nIn a browser: {' '.join(pages)}", soft_wrap=True)
-    console.print("\nCtrl-C stops the cluster.")
+        say(f"  quorumlog {command} --servers {cluster.servers}{trust}")
+    for name, what, between in _BESIDE:
+        if name in row:
+            say(f"\n{what}: {between.join(row[name])}")
+    say("\nCtrl-C stops the cluster.")
 
 
 def _ports(directory: Path | None, members: int, first: int | None) -> list[int] | None:
@@ -317,12 +290,11 @@ def _ports(directory: Path | None, members: int, first: int | None) -> list[int]
     return ports
 
 
-def _refuse_another_size(directory: Path | None, members: int) -> None:
+def _refuse_another_size(directory: Path | None, wanted: list[str]) -> None:
     """A cluster forms once: the directory of three members is not that of five."""
     if directory is None or not directory.is_dir():
         return
     existing = sorted(child.name for child in directory.iterdir() if (child / "member").is_file())
-    wanted = [f"n{number}" for number in range(members)]
     if existing and existing != wanted:
         raise ConfigError(
             f"--dir {directory} holds a cluster of {len(existing)} members ({', '.join(existing)}); use"

@@ -15,23 +15,9 @@ from quorumlog.cli.output import log_errors
 from quorumlog.figures import without_figures
 
 EVENTS = (
-    "connection_begins",
-    "connection_closed",
-    "connection_ends",
-    "connection_refused",
-    "data_lost",
-    "directory",
-    "handover",
-    "listens",
-    "member_stops",
-    "over_limit",
-    "peer_connected",
-    "peer_lost",
-    "problem",
-    "problem_over",
-    "reload",
-    "request_refused",
-    "role",
+    *("connection_begins", "connection_closed", "connection_ends", "connection_refused", "data_lost"),
+    *("directory", "handover", "listens", "member_stops", "over_limit", "peer_connected", "peer_lost"),
+    *("problem", "problem_over", "reload", "request_refused", "role"),
 )
 """As the caller of the logger says in `extra`. Of other records `broker`, `store` or `log`, after the
 part that they are of, and of other packages `other`."""
@@ -105,11 +91,11 @@ class Folding(logging.Filter):
         return times < FOLDS_AFTER
 
 
-def log_to_stderr(level: LogLevel, form: LogFormat = LogFormat.TEXT) -> None:
+def log_to_stderr(level: LogLevel, form: LogFormat = "text") -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
     handler.addFilter(Folding(handler.emit))
-    logging.basicConfig(level=level.value.upper(), handlers=[handler])
-    if form is LogFormat.JSON:
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if form == "json":
         logging.captureWarnings(True)
         log_errors()

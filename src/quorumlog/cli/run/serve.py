@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,14 +16,11 @@ from quorumlog.cli.options import (
     DataDir,
     FlushMode,
     Format,
-    KafkaAddress,
-    KafkaServers,
-    LogFormat,
     LogLevel,
     MemberId,
     Members,
-    Store,
     TlsGiven,
+    option,
 )
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.cli.run.log_lines import log_to_stderr
@@ -38,14 +35,6 @@ if TYPE_CHECKING:
     from quorumlog.net.tls import Tls
 
 log = logging.getLogger("quorumlog.server")
-HoldMachine = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hold-machine",
-        help="Do not run this state machine (a command crashes it); may be repeated.",
-        metavar="NAME",
-    ),
-]
 
 
 def serve(
@@ -53,44 +42,52 @@ def serve(
     members: Members = None,
     data_dir: DataDir = None,
     group: Annotated[
-        str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
+        str | None, option("Name of the replicated log. (default: default)", "NAME")
     ] = None,
     flush: Annotated[
         FlushMode | None,
-        typer.Option(
-            help="sync: acknowledge once an entry is on disk; async: once it is written. (default: sync)"
-        ),
+        option("sync: acknowledge once an entry is on disk; async: once it is written. (default: sync)"),
     ] = None,
     store: Annotated[
-        Store | None, typer.Option(help="memory: all data is lost with the process. (default: file)")
+        Literal["file", "memory"] | None,
+        option("memory: all data is lost with the process. (default: file)"),
     ] = None,
     preferred_leader: Annotated[
-        list[str] | None,
-        typer.Option(help="Preferred leader, by member id; may be repeated.", metavar="ID"),
+        list[str] | None, option("Preferred leader, by member id; may be repeated.", "ID")
     ] = None,
     bind: Annotated[
-        str | None,
-        typer.Option(help="Listen here instead of at the member's own address.", metavar="HOST:PORT"),
+        str | None, option("Listen here instead of at the member's own address.", "HOST:PORT")
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(help="Options and several groups from a TOML file.", metavar="FILE.toml"),
+        Path | None, option("Options and several groups from a TOML file.", "FILE.toml")
     ] = None,
     state_machine: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Run this state machine, the same on all members; may be repeated.",
-            metavar="[NAME=]MODULE:FACTORY",
+        option(
+            "Run this state machine, the same on all members; may be repeated.", "[NAME=]MODULE:FACTORY"
         ),
     ] = None,
-    hold_machine: HoldMachine = None,
-    kafka: KafkaAddress = None,
-    kafka_servers: KafkaServers = None,
+    hold_machine: Annotated[
+        list[str] | None,
+        option("Do not run this state machine (a command crashes it); may be repeated.", "NAME"),
+    ] = None,
+    kafka: Annotated[
+        str | None,
+        option("Port for clients of Kafka, on this group's log (extra `kafka`).", "HOST:PORT"),
+    ] = None,
+    kafka_servers: Annotated[
+        str | None,
+        option(
+            "Where clients reach the --kafka port of each member. (default: the same port on the host of"
+            " each)",
+            "ID=HOST:PORT,...",
+        ),
+    ] = None,
     admin: AdminAddress = None,
     *,
     tls: TlsGiven,
     log_level: Annotated[
-        LogLevel | None, typer.Option(help="Level of the log on standard error. (default: info)")
+        LogLevel | None, option("Level of the log on standard error. (default: info)")
     ] = None,
     log_format: Format = None,
 ) -> None:
@@ -113,14 +110,14 @@ def serve(
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
         "group": group,
-        "flush": None if flush is None else flush.value,
-        "store": None if store is None else store.value,
+        "flush": flush,
+        "store": store,
         "preferred_leader_ids": tuple(preferred_leader) if preferred_leader else None,
         "bind": bind,
-        "log_level": None if log_level is None else log_level.value,
+        "log_level": log_level,
         "state_machines": named_machines(state_machine) if state_machine else None,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
-        "tls": tls,
+        "tls": tls.table,
         "admin": admin,
         "kafka_listen": kafka,
         "kafka_servers": kafka_servers,
@@ -167,17 +164,20 @@ def run_member(server: ServingMember, beside: Sequence[TakeLook] = ()) -> None:
         status = server.run()
     if isinstance(server.failure, ConfigError):
         raise server.failure
-    if server.failure is not None:
-        error_line(f"stopped: {type(server.failure).__name__}: {server.failure}", EXIT_STORE)
-        raise typer.Exit(EXIT_STORE)
-    announce("stopped cleanly")
+    end_with(server.failure)
     raise typer.Exit(status)
 
 
+def end_with(failure: BaseException | None) -> None:
+    """Of a server that has ended."""
+    if failure is not None:
+        error_line(f"stopped: {type(failure).__name__}: {failure}", EXIT_STORE)
+        raise typer.Exit(EXIT_STORE)
+    announce("stopped cleanly")
+
+
 def log_as(config: ServerConfig) -> None:
-    log_to_stderr(
-        LogLevel(config.log_level or LogLevel.INFO), LogFormat(config.log_format or LogFormat.TEXT)
-    )
+    log_to_stderr(config.log_level or "info", config.log_format or "text")
 
 
 def refuse_optimised_python() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.cli.interrupts import hung_up_before
-from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce, say_ready
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig, KafkaOptions, KvOptions
@@ -152,7 +151,7 @@ class ServingMember(LedgerServer):
         for name in differ:
             log.warning("needs a restart to change: %s", name, extra={"event": "reload"})
         root = logging.getLogger()
-        level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
+        level = logging.getLevelName((config.log_level or "info").upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)
         names = [logging.getLevelName(each).lower() for each in (before, level)]
         log.warning(
@@ -170,15 +169,12 @@ class ServingMember(LedgerServer):
     async def start(self) -> None:
         await super().start()
         for config in self.groups:
-            announce(_announcement(config, self._listens_on + self._listener.speaks))
+            place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
+            announce(
+                f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of"
+                f" {len(config.members)}, listens on {self._listens_on}{self._listener.speaks}, flush"
+                f" {config.storage.flush}, {place}"
+            )
         say_ready()
         if hung_up_before():
             self.hung_up()
-
-
-def _announcement(config: GroupConfig, listens_on: str) -> str:
-    place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
-    return (
-        f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
-        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
-    )

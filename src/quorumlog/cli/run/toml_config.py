@@ -49,8 +49,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from functools import partial
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -67,6 +66,7 @@ from quorumlog.config import (
     UsersOptions,
     parse_address,
     parse_members,
+    within,
 )
 from quorumlog.errors import ConfigError
 
@@ -91,8 +91,8 @@ _OF_PROCESS: dict[str, Any] = {
     "kafka": KafkaOptions,
 }
 _KINDS: dict[Any, str] = {
-    LogFormat: f"is none of {', '.join(LogFormat)}",
-    LogLevel: f"is none of {', '.join(LogLevel)}",
+    LogFormat: f"is none of {', '.join(get_args(LogFormat))}",
+    LogLevel: f"is none of {', '.join(get_args(LogLevel))}",
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
@@ -114,7 +114,7 @@ T = TypeVar("T")
 class ServerConfig(NamedTuple):
     groups: tuple[GroupConfig, ...]
     bind: str | None = None
-    log_level: str | None = None
+    log_level: LogLevel | None = None
     state_machines: Mapping[str, str] = types.MappingProxyType({})
     """By name: package.module:Factory."""
     hold_machines: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class ServerConfig(NamedTuple):
     users: UsersOptions = UsersOptions()
     limits: LimitOptions = LimitOptions()
     admin: AdminOptions | None = None
-    log_format: str | None = None
+    log_format: LogFormat | None = None
     kv: KvOptions | None = None
     kafka: KafkaOptions | None = None
 
@@ -144,7 +144,8 @@ def load_server_config(path: str | None, command_line: Mapping[str, Any]) -> Ser
     limits = _of_table(LimitOptions, found.pop("limits", {}), f"{path} [limits]")
     for place, options in ((f"{path}: option 'bind'", found), ("--bind", overrides)):
         if "bind" in options:
-            _within(place, partial(parse_address, options["bind"]))
+            with within(place):
+                parse_address(options["bind"])
     if "admin" in overrides:
         insecure = found["admin"].insecure if "admin" in found else False
         overrides["admin"] = AdminOptions(overrides["admin"], insecure)
@@ -201,7 +202,8 @@ def _of_table(kind: Callable[..., T], options: Mapping[str, Any], place: str | N
     for name in options:
         if name not in known:
             raise ConfigError(f"{place}: unknown option {name!r}; there are {', '.join(known)}")
-    return _within(place, lambda: kind(**options))
+    with within(place):
+        return kind(**options)
 
 
 def _groups(
@@ -243,21 +245,12 @@ def _group(
     def part(kind: type) -> dict[str, Any]:
         return {field.name: options[field.name] for field in fields(kind) if field.name in options}
 
-    return _within(
-        place,
-        lambda: GroupConfig(
+    with within(place):
+        return GroupConfig(
             **part(GroupConfig),
             consensus=ConsensusConfig(**part(ConsensusConfig)),
             storage=StoreConfig(**part(StoreConfig)),
-        ),
-    )
-
-
-def _within(place: str | None, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except ConfigError as error:
-        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
+        )
 
 
 def _parse(path: str) -> dict[str, Any]:
@@ -296,7 +289,8 @@ def _typed(name: str, value: Any, place: str | None) -> Any:
         if name == "members":
             wrong = 'is not a list of members; write "n0=HOST:PORT,..."'
         raise ConfigError(f"{place}: option {name!r}: {value!r} {wrong}") from None
-    return typed if name != "members" else _within(place, partial(parse_members, typed))
+    with within(place):
+        return typed if name != "members" else parse_members(typed)
 
 
 def _refuse_shared_directories(groups: list[GroupConfig]) -> None:

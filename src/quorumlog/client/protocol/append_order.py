@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from random import Random
-from typing import Protocol
 
 from quorumlog.client.protocol.client_requests import Request, Stream
 from quorumlog.errors import (
@@ -23,24 +22,13 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import ANONYMOUS, TOKEN_BYTES, ProducerEpoch
 from quorumlog.net.rpc.calls import LEADER, CallState, Link
+from quorumlog.net.rpc.tracker import CallTracker
 from quorumlog.wire.client_messages import ConnectProducer, ConnectProducerResponse, Numbered
 
 
-class StreamPort(Protocol):
-    """The part of the requests' tracker that streams need."""
-
-    @property
-    def now_ms(self) -> float: ...
-    def leader_link(self) -> Link | None: ...
-    def send(self, link: Link, request: Request) -> bool: ...
-    def fail(self, request: Request, error: LedgerError) -> None: ...
-    def backoff_ms(self, error: LedgerError | None, attempts: int) -> float: ...
-    def leader_wanted(self) -> None: ...
-
-
 class OrderedStreams:
-    def __init__(self, port: StreamPort) -> None:
-        self._port = port
+    def __init__(self, calls: CallTracker) -> None:
+        self._calls = calls
         self._numbers = itertools.count(1)
         self.waiting: dict[Stream, None] = {}
         """Streams that could not send: no leader, back-off, or answers due on another connection."""
@@ -82,7 +70,7 @@ class OrderedStreams:
         if isinstance(error, Refused) and error.retriable:
             request.state = CallState.WAITING
         else:
-            self._port.fail(request, error)
+            self._calls.fail(request, error)
             stream.failure = stream.failure or error
         self._answered(stream)
 
@@ -106,14 +94,14 @@ class OrderedStreams:
         """Deadlines of waiting appends. Those in flight have an earlier one, checked elsewhere."""
         for stream in list(self.waiting):
             waiting = stream.waiting()
-            if waiting and waiting[0].deadline_ms <= self._port.now_ms and not stream.in_flight:
+            if waiting and waiting[0].deadline_ms <= self._calls.now_ms and not stream.in_flight:
                 self._fail(stream, too_late(waiting[0]))
 
     def _fail(self, stream: Stream, error: LedgerError) -> None:
         """The first waiting request fails with `error`, and with it everything after it."""
         waiting = stream.waiting()
         if waiting:
-            self._port.fail(waiting[0], error)
+            self._calls.fail(waiting[0], error)
         self._end(stream, error)
 
     # ---------------------------------------------------------------- order
@@ -127,17 +115,17 @@ class OrderedStreams:
         if stream.draining or not waiting:
             self.waiting.pop(stream, None)
             return
-        link = self._port.leader_link() if stream.resume_at_ms <= self._port.now_ms else None
+        link = self._calls.leader_link() if stream.resume_at_ms <= self._calls.now_ms else None
         # What is in flight on another connection must be answered first.
         if link is None or (stream.in_flight and link is not stream.link):
             self.waiting[stream] = None
-            self._port.leader_wanted()
+            self._calls.leader_wanted()
             return
         self.waiting.pop(stream, None)
         stream.link = link
         for request in waiting:
             request.number = stream.numbers.get(link, 1)
-            if not self._port.send(link, request):
+            if not self._calls.send(link, request):
                 assert request.error is not None
                 stream.failure = request.error
                 self._answered(stream)
@@ -167,16 +155,13 @@ class OrderedStreams:
         is_forgotten = isinstance(first.refusal, OutOfSequence)
         stream.numbers[stream.link] = 1 if is_forgotten else first.number
         stream.attempts += 1
-        stream.resume_at_ms = self._port.now_ms + self._port.backoff_ms(first.refusal, stream.attempts)
+        stream.resume_at_ms = self._calls.now_ms + self._calls.backoff_ms(first.refusal, stream.attempts)
         self._pump(stream)
 
     def _end(self, stream: Stream, error: LedgerError) -> None:
         stream.failure = error
         for request in stream.waiting():
-            self._port.fail(
-                request,
-                OutOfSequence(f"not written: an earlier batch of its stream failed: {error}"),
-            )
+            self._calls.fail(request, _behind(error))
         stream.forget_done()
         self.waiting.pop(stream, None)
 
@@ -204,20 +189,13 @@ def _stream_of(request: Request) -> Stream:
 # The answer that opens an epoch says what is in the log. Who has a number up to there keeps it, and is
 # sent again for its receipt; everybody else gets a new one.
 
-
 MOST_UNANSWERED = 5
 """Batches of a session that a log remembers (`log_state/producers.py`)."""
 
 
-class SessionPort(StreamPort, Protocol):
-    """The part of the requests' tracker that a session needs."""
-
-    def dispatch(self, request: Request) -> None: ...
-
-
 class ProducerSession:
-    def __init__(self, port: SessionPort, producer: str, random: Random) -> None:
-        self._port = port
+    def __init__(self, calls: CallTracker, producer: str, random: Random) -> None:
+        self._calls = calls
         self.producer = producer
         self._random = random
         self._epoch: ProducerEpoch | None = None
@@ -260,7 +238,7 @@ class ProducerSession:
 
     def submit(self, request: Request) -> None:
         if request.stream is not None and request.stream.failure is not None:
-            self._port.fail(request, _behind(request.stream.failure))
+            self._calls.fail(request, _behind(request.stream.failure))
             return
         self._queue.append(request)
         self.pump()
@@ -337,7 +315,7 @@ class ProducerSession:
     def _fail(self, request: Request, error: LedgerError) -> None:
         if request.numbered is not None and not isinstance(error, AlreadyCommitted):
             self._must_open = True  # its numbers are nobody's
-        self._port.fail(request, error)
+        self._calls.fail(request, error)
         self._fail_stream_of(request)
 
     def _fail_stream_of(self, request: Request) -> None:
@@ -360,8 +338,8 @@ class ProducerSession:
             busy, self._busy = self._busy, None
             if busy is not None:
                 self._attempts += 1
-                wait_ms = self._port.backoff_ms(busy, self._attempts)
-                self.resume_at_ms = self._port.now_ms + wait_ms
+                wait_ms = self._calls.backoff_ms(busy, self._attempts)
+                self.resume_at_ms = self._calls.now_ms + wait_ms
         self.pump()
 
     def _forget_done(self) -> None:
@@ -377,16 +355,16 @@ class ProducerSession:
         if self._failure is not None:
             self._fail_waiting(self._failure)
             return
-        waits = self._is_draining or self.resume_at_ms > self._port.now_ms
+        waits = self._is_draining or self.resume_at_ms > self._calls.now_ms
         if waits or not self.is_waiting:
             return
         if self._must_open:
             if not self._in_flight:
                 self._open()
             return
-        link = self._port.leader_link()
+        link = self._calls.leader_link()
         if link is None:
-            self._port.leader_wanted()
+            self._calls.leader_wanted()
             return
         if self._in_flight and link is not self._link:
             return  # what is in flight elsewhere is answered first
@@ -399,7 +377,7 @@ class ProducerSession:
     def _send(self, link: Link, request: Request) -> bool:
         next_sequence, numbered = self._next_sequence, request.numbered
         self._number(request)
-        if self._port.send(link, request):
+        if self._calls.send(link, request):
             self._in_flight += 1
             return True
         # Too large, say: nothing of it has left now, and nothing after it was sent before.
@@ -427,7 +405,9 @@ class ProducerSession:
     def expire(self, too_late: Callable[[Request], LedgerError]) -> None:
         """Deadlines of waiting appends."""
         late = [
-            r for r in self._queue if r.state is CallState.WAITING and r.deadline_ms <= self._port.now_ms
+            r
+            for r in self._queue
+            if r.state is CallState.WAITING and r.deadline_ms <= self._calls.now_ms
         ]
         for request in late:
             if request.state is CallState.WAITING:
@@ -466,11 +446,11 @@ class ProducerSession:
         self._opening = Request(
             message,
             LEADER,
-            submitted_ms=self._port.now_ms,
+            submitted_ms=self._calls.now_ms,
             deadline_ms=deadline_ms,
             on_done=self._opened,
         )
-        self._port.dispatch(self._opening)
+        self._calls.dispatch(self._opening)
 
     def _opened(self, request: Request) -> None:
         self._opening = None
@@ -512,7 +492,7 @@ class ProducerSession:
         elif isinstance(error, ProducerExpired):
             self._failure = error
         elif error.retriable or isinstance(error, OutcomeUnknown):
-            for request in [r for r in self._queue if r.deadline_ms <= self._port.now_ms]:
+            for request in [r for r in self._queue if r.deadline_ms <= self._calls.now_ms]:
                 if not request.is_done:
                     self._fail(request, error)
         else:

@@ -192,7 +192,6 @@ def body_of(body: bytes | bytearray | memoryview) -> bytes:
 # ----------------------------------------------------------------
 # `append_stream`: bodies in, batches out, and an account of what became of each.
 
-
 DEFAULT_BATCH_RECORDS = 256
 DEFAULT_BATCH_BYTES = 1024 * 1024
 DEFAULT_WINDOW = 8

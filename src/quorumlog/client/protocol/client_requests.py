@@ -148,7 +148,6 @@ class Stream:
 # ----------------------------------------------------------------
 # A request as the bytes that go to one server, within that server's limits.
 
-
 _ORDERS = (ResetClockRequest, FinishUpgradeRequest, StepOverRequest)
 _OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
@@ -168,7 +167,7 @@ def encode_request(
     `previous_connection` is sent with the first request of a stream on a connection.
     """
     _check_texts(request.message)
-    batch = request.batch
+    batch, left_ms = request.batch, max(1, int(request.deadline_ms - now_ms))
     needed_level = LEVELS[EntryKind.OPEN]
     if hello.level < needed_level and (request.numbered or isinstance(request.message, _OF_SESSIONS)):
         raise BadRequest(
@@ -185,15 +184,12 @@ def encode_request(
         message = msgspec.structs.replace(request.message, request_id=request_id)
         if isinstance(message, MachineReadRequest):
             _check_knows_machines(hello, message.machine)
-            left_ms = max(1, int(request.deadline_ms - now_ms))
+        if isinstance(message, MachineReadRequest | ConnectProducer):
             message = msgspec.structs.replace(message, timeout_ms=left_ms)
         if isinstance(message, ReadRequest | MachineReadRequest) and message.promise is not None:
             _check_keeps_promises(hello, message.promise)
         elif isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
-        elif isinstance(message, ConnectProducer):
-            left_ms = max(1, int(request.deadline_ms - now_ms))
-            message = msgspec.structs.replace(message, timeout_ms=left_ms)
         buffers = encode_frame(group, message)
         if frame_bytes_of(buffers) > FROM_CLIENT_BYTES:
             raise BodyTooLarge(
@@ -225,7 +221,7 @@ def encode_request(
         number=request.number,
         session=request.numbered,
         previous_connection=previous_connection if request.number == 1 else "",
-        timeout_ms=max(1, int(request.deadline_ms - now_ms)),
+        timeout_ms=left_ms,
     )
     buffers = encode_frame(group, append, batch)
     frame_bytes = frame_bytes_of(buffers)

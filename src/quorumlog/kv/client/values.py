@@ -227,9 +227,9 @@ class Values(Generic[V]):
                 return None
             if self._errors == "raise":
                 raise ValueUnreadable(
-                    f"the value of {kv.key!r}, {_begin_of(kv.value)}, cannot be read by this"
-                    f" client's codec ({error}); errors='raw' returns the bytes, errors='skip' omits the"
-                    " item",
+                    f"the value of {kv.key!r}, {kv.value[:40]!r} ({len(kv.value)} bytes), cannot be"
+                    f" read by this client's codec ({error}); errors='raw' returns the bytes,"
+                    " errors='skip' omits the item",
                     key=kv.key,
                     data=kv.value,
                 ) from error
@@ -286,7 +286,3 @@ class Values(Generic[V]):
 
 def without_value(kv: KeyValue) -> Item[None]:
     return Item(kv.key, None, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
-
-
-def _begin_of(value: bytes) -> str:
-    return f"{value[:40]!r} ({len(value)} bytes)"

@@ -89,10 +89,8 @@ class Engine(Protocol):
 # ----------------------------------------------------------------
 # MemoryEngine: ordered maps in memory. What outlives the process are the log and snapshots.
 
-
 OVERHEAD_BYTES = 100
 """Of an item, beside its key and value."""
-
 
 _set: Any = dict.__setitem__
 
@@ -271,7 +269,7 @@ class RocksEngine:
 
     def _stored(self, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         try:
-            yield from _stored(self._db, first, behind, reverse)
+            yield from _iterated(self._db, first, behind, reverse)
         except Exception as error:
             self._note(error)
             raise
@@ -376,7 +374,7 @@ def _is_damage(error: Exception) -> bool:
     return not is_of_system and any(each in reason for each in _DAMAGED)
 
 
-def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+def _iterated(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
     if first >= behind:
         return
     if not reverse:

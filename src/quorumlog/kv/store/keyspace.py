@@ -15,6 +15,7 @@ import msgspec
 
 from quorumlog.kv.errors import Compacted, FutureRevision, InvalidRequest
 from quorumlog.kv.requests import (
+    FIELD_OF,
     FROM_KEY,
     NO_LEASE,
     History,
@@ -92,12 +93,10 @@ class Keyspace:
 
     def take_over(self) -> None:
         """Take over the state in the engine."""
-        stored = self.engine.get(STATE, _STATE_KEY)
-        self.revision, self.compacted, self.swept_to = (
-            (0, 0, 0) if stored is None else _REVISIONS.decode(stored)
-        )
-        counted = self.engine.get(STATE, _COUNT_KEY)
-        at, self.keys = (-1, 0) if counted is None else _COUNT.decode(counted)
+        stored = self.engine.get(STATE, _STATE_KEY) or encode((0, 0, 0))
+        self.revision, self.compacted, self.swept_to = _REVISIONS.decode(stored)
+        counted = self.engine.get(STATE, _COUNT_KEY) or encode((-1, 0))
+        at, self.keys = _COUNT.decode(counted)
         if at != self.revision:  # an earlier release does not count
             self.keys = self.engine.count(CURRENT, b"", None)
         self.leases = {
@@ -263,7 +262,7 @@ def bounds(key: bytes, end: bytes) -> tuple[bytes, bytes | None]:
 
 
 # ----------------------------------------------------------------
-# Reading ranges of keys, now and at a revision, and their history.
+# An answer, within its bounds.
 
 
 class AnswerRoom:
@@ -316,17 +315,10 @@ class EncodedItems:
 # ----------------------------------------------------------------
 # Reading ranges of keys, now and at a revision, and their history.
 
-
 AnswerBody = tuple[Any, ...]
 """An answer, as `answers` has it, with its tag."""
 RANGE_TAG, HISTORY_TAG = 3, 20
 
-_SORTED_BY: dict[Target, Callable[[KeyValue], Any]] = {
-    Target.KEY: lambda kv: kv.key,
-    Target.VERSION: lambda kv: kv.version,
-    Target.CREATE: lambda kv: kv.create_revision,
-    Target.MOD: lambda kv: kv.mod_revision,
-}
 _HEAD_BYTES = 64
 SLICE_ITEMS = 1_000
 """Taken before filtering."""
@@ -460,8 +452,10 @@ def _matches(request: Range, kv: KeyValue) -> bool:
 
 def _place(keyspace: Keyspace, request: Range, kv: KeyValue) -> Any:
     """What it is sorted by."""
+    if request.sort_by is Target.LEASE:
+        return kv.key
     if request.sort_by is not Target.VALUE:
-        return _SORTED_BY.get(request.sort_by, _SORTED_BY[Target.KEY])(kv)
+        return FIELD_OF[request.sort_by](kv)
     head = kv.value[:_HEAD_BYTES]
     return _ByValue(head, partial(_value_of, keyspace, kv.key, request.revision or keyspace.revision))
 

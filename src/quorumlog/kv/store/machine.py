@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import merge
 from itertools import groupby, pairwise
@@ -25,6 +25,7 @@ from quorumlog.kv.errors import (
 )
 from quorumlog.kv.requests import (
     CARRIED_OUT,
+    FIELD_OF,
     MAX_ANSWER_BYTES,
     NO_LEASE,
     Command,
@@ -33,10 +34,8 @@ from quorumlog.kv.requests import (
     DeleteRange,
     Grant,
     History,
-    KeyValue,
     LeaseKeys,
     Leases,
-    Operation,
     Put,
     Range,
     Relation,
@@ -108,21 +107,13 @@ _HOLDS: dict[Relation, Callable[[Any, Any], bool]] = {
     Relation.LESS: operator.lt,
     Relation.NOT_EQUAL: operator.ne,
 }
-_OF: dict[Target, Callable[[KeyValue], Any]] = {
-    Target.VERSION: lambda kv: kv.version,
-    Target.CREATE: lambda kv: kv.create_revision,
-    Target.MOD: lambda kv: kv.mod_revision,
-    Target.VALUE: lambda kv: kv.value,
-    Target.LEASE: lambda kv: kv.lease,
-}
 
 
 def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom) -> AnswerBody:
     """The entry at `index`. If its answer has no room, the result is none. Raises KeyValueError, and
     nothing has changed then."""
     if isinstance(command, Put | DeleteRange | Txn):
-        _check(keyspace, command)
-        return _operation(keyspace, command, index, room)
+        return _operation(keyspace, _checked(keyspace, command), index, room)
     if isinstance(command, Grant):
         return _grant(keyspace, command, index)
     if isinstance(command, Revoke):
@@ -135,39 +126,53 @@ def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> AnswerBody:
     """A question: a transaction that only reads. Raises KeyValueError."""
     if writes(txn):
         raise InvalidRequest("a question may not write")
-    _check(keyspace, txn)
-    return _operation(keyspace, txn, keyspace.revision, room)
+    return _operation(keyspace, _checked(keyspace, txn), keyspace.revision, room)
 
 
 # ---------------------------------------------------------------- what is refused
 
+Plan = tuple[bool, list["Put | DeleteRange | Range | Plan"]]
+"""Of a transaction: whether the comparisons held, and the operations to carry out, inner transactions as
+plans of their own."""
 
-def _check(keyspace: Keyspace, operation: Operation) -> None:
-    """Of what will be carried out, in the order in which etcd refuses. Comparisons see the state before
-    the transaction, inner ones too."""
+
+def _checked(keyspace: Keyspace, operation: Put | DeleteRange | Txn) -> Put | DeleteRange | Plan:
+    """What will be carried out, checked in the order in which etcd refuses. Comparisons see the state
+    before the transaction, inner ones too."""
     if isinstance(operation, Put):
         _check_lease(keyspace, operation)
         _check_kept(keyspace, operation)
-    elif isinstance(operation, Txn):
-        for operations in (operation.success, operation.failure):
-            check_written_once(operations)
-        path = list(_path(keyspace, operation))
-        for each in path:
-            if isinstance(each, Put):
-                _check_kept(keyspace, each)
-                _check_lease(keyspace, each)
-        for each in path:
-            if isinstance(each, Range) and each.revision:
-                keyspace.check_revision(each.revision)
-    elif isinstance(operation, Range) and operation.revision:
-        keyspace.check_revision(operation.revision)
+    if not isinstance(operation, Txn):
+        return operation
+    for operations in (operation.success, operation.failure):
+        check_written_once(operations)
+    plan = _plan(keyspace, operation)
+    path = list(_path(plan))
+    for each in path:
+        if isinstance(each, Put):
+            _check_kept(keyspace, each)
+            _check_lease(keyspace, each)
+    for each in path:
+        if isinstance(each, Range) and each.revision:
+            keyspace.check_revision(each.revision)
+    keyspace.carried_out["txn"] += 1
+    return plan
 
 
-def _path(keyspace: Keyspace, txn: Txn) -> Iterator[Put | DeleteRange | Range]:
+def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
+    # Who appends past the store's endpoint must not stop it on every member.
+    for compare in txn.compare:
+        check_compare(compare)
+    succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
+    operations = txn.success if succeeded else txn.failure
+    return succeeded, [_plan(keyspace, each) if isinstance(each, Txn) else each for each in operations]
+
+
+def _path(plan: Plan) -> Iterator[Put | DeleteRange | Range]:
     """What a transaction and those in it carry out."""
-    for each in _branch(keyspace, txn)[1]:
-        if isinstance(each, Txn):
-            yield from _path(keyspace, each)
+    for each in plan[1]:
+        if isinstance(each, tuple):
+            yield from _path(each)
         else:
             yield each
 
@@ -190,7 +195,9 @@ def _no_lease(lease: int) -> LeaseNotFound:
 # ---------------------------------------------------------------- operations
 
 
-def _operation(keyspace: Keyspace, operation: Operation, index: int, room: AnswerRoom) -> AnswerBody:
+def _operation(
+    keyspace: Keyspace, operation: Put | DeleteRange | Range | Plan, index: int, room: AnswerRoom
+) -> AnswerBody:
     if isinstance(operation, Put):
         keyspace.carried_out["put"] += 1
         value, lease = operation.value, operation.lease
@@ -209,31 +216,8 @@ def _operation(keyspace: Keyspace, operation: Operation, index: int, room: Answe
     if isinstance(operation, Range):
         keyspace.carried_out["range"] += 1
         return read_range(keyspace, operation, room)
-    keyspace.carried_out["txn"] += 1
-    # Which branch is taken was decided by the state before, of the inner ones too: etcd's order.
-    plan = _plan(keyspace, operation)
-    return _carry_out_plan(keyspace, plan, index, room)
-
-
-Plan = tuple[bool, list["Operation | Plan"]]
-"""Whether the comparisons held, and the operations to carry out, inner transactions as plans of their
-own."""
-
-
-def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
-    succeeded, operations = _branch(keyspace, txn)
-    return succeeded, [_plan(keyspace, each) if isinstance(each, Txn) else each for each in operations]
-
-
-def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int, room: AnswerRoom) -> AnswerBody:
-    succeeded, operations = plan
-    answers = [
-        _carry_out_plan(keyspace, each, index, room)
-        if isinstance(each, tuple)
-        else _operation(keyspace, each, index, room)
-        for each in operations
-    ]
-    return TXN_TAG, succeeded, answers
+    succeeded, operations = operation
+    return TXN_TAG, succeeded, [_operation(keyspace, each, index, room) for each in operations]
 
 
 def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: AnswerRoom) -> AnswerBody:
@@ -252,16 +236,8 @@ def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: Answer
     return DELETE_TAG, count, deleted.encoded()
 
 
-def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
-    # Who appends past the store's endpoint must not stop it on every member.
-    for compare in txn.compare:
-        check_compare(compare)
-    succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
-    return succeeded, txn.success if succeeded else txn.failure
-
-
 def _holds(keyspace: Keyspace, compare: Compare) -> bool:
-    relation, of = _HOLDS[compare.relation], _OF[compare.target]
+    relation, of = _HOLDS[compare.relation], FIELD_OF[compare.target]
     stored: Iterable[bytes]
     if compare.end:
         start, stop = bounds(compare.key, compare.end)
@@ -354,16 +330,18 @@ def save_slices(
     _end(writer)
     _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
     _end(writer)
-    for kept in _current_slices(engine, slice_items, revision):
-        _write(writer, kept)
-        yield
-    _end(writer)
-    for kept in _older_slices(engine, slices(OLDER), revision, compacted):
-        _write(writer, kept)
-        yield
-    _end(writer)
-    for values, _ in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
-        _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
+    yield from _part(writer, _current_slices(engine, slice_items, revision))
+    yield from _part(writer, _older_slices(engine, slices(OLDER), revision, compacted))
+    changes = slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0))
+    yield from _part(
+        writer,
+        ([encode((*CHANGE.unpack(place), key)) for place, key in values] for values, _ in changes),
+    )
+
+
+def _part(writer: SnapshotWriter, slices: Iterable[Iterable[bytes]]) -> Iterator[None]:
+    for items in slices:
+        _write(writer, items)
         yield
     _end(writer)
 
@@ -535,8 +513,7 @@ def _frames(reader: SnapshotReader) -> Iterator[bytes]:
         yield reader.read(size_bytes)
 
 
-# ---------------------------------------------------------------- KeyValueMachine
-# The store as a state machine of the log. A batch of commands is one write of the engine.
+# ---------------------------------------------------------------- What compaction leaves to do
 
 SLICE_CHANGES = 500
 """Looked at once."""
@@ -579,15 +556,12 @@ def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
 # KeyValueMachine: the store as a state machine of the log. A batch of commands is one write of the
 # engine.
 
-
 MACHINE_NAME = "kv"
 LEASES_TAG, LEASE_KEYS_TAG, STATS_TAG = 21, 22, 23
-
 
 MOST_ANSWER_BYTES = {1: MOST_KEPT_BYTES - KEPT_RESULT_BYTES, 2: MAX_ANSWER_BYTES}
 """To a command, by the version that it was written for; `CARRIED_OUT` replaces a larger one, which is
 not built. In version 1 it would be kept for repeated commands if there were room."""
-
 
 _PUT = encode(Put(b"", b""))[1:2]
 """After the head of the array: which command it is."""

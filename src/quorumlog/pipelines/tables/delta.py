@@ -9,7 +9,7 @@ refuses one. Its version decides nothing, since Delta takes a lower one or the s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -22,10 +22,9 @@ from quorumlog.pipelines.archive_parts import ROW_SCHEMA, Part
 from quorumlog.pipelines.tables.target import (
     ARCHIVE_DIRECTORY,
     DELTA,
-    check_newest_rows,
+    ArchiveTable,
+    Files,
     local_path,
-    missing_in_table,
-    not_committed,
     share,
 )
 
@@ -47,11 +46,13 @@ APPLICATION = "quorumlog-archive"
 LOG, STOP_INDEX = "quorumlog.log", "quorumlog.stop_index"
 
 
-class DeltaArchive:
+class DeltaArchive(ArchiveTable):
     def __init__(self, target: str) -> None:
         self.name = target
         self._path = local_path(target, target.removeprefix(DELTA))
         self.directory = os.path.join(self._path, ARCHIVE_DIRECTORY)
+        self._table: DeltaTable | None = None
+        """As it was looked at last."""
 
     def check(self) -> None:
         names = sorted(os.listdir(self._path)) if os.path.isdir(self._path) else []
@@ -60,19 +61,12 @@ class DeltaArchive:
                 f"{self._path} holds {strange[0]} and no archive; name an empty or a new directory"
             )
 
-    def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
-        try:
-            table = self._opened()
-            stop_index, is_recorded = (None, True) if table is None else self._recorded_stop(table, log)
-            if table is not None and stop_index is None:
-                raise ConfigError(
-                    f"{self.name} is a table that its archive did not make; archive to another directory"
-                )
-            missing = missing_in_table(self.name, files, stop_index)
-            if stop_index is not None and not is_recorded:
-                check_newest_rows(self.name, files, stop_index, self.indices())
-            if not missing:
-                return
+    def commit(self, files: Files, missing: Files, log: str) -> None:
+        if self._table is not None and len(missing) == len(files):  # it has none of them
+            raise ConfigError(
+                f"{self.name} is a table that its archive did not make; archive to another directory"
+            )
+        with self.asking(DeltaError, OSError):
             added = [self._added(part, path) for part, path in missing]
             first, last = missing[0][0], missing[-1][0]
             properties = CommitProperties(
@@ -86,18 +80,19 @@ class DeltaArchive:
                 app_transactions=[Transaction(f"{APPLICATION}:{log}", last.stop_index)],
             )
             schema = Schema.from_arrow(ROW_SCHEMA)
-            if table is not None:
-                table.create_write_transaction([*added], "append", schema, commit_properties=properties)
+            if self._table is not None:
+                self._table.create_write_transaction(
+                    [*added], "append", schema, commit_properties=properties
+                )
             else:
                 create_table_with_add_actions(
                     self._path, schema, added, commit_properties=properties, description=log
                 )
-        except (DeltaError, OSError) as error:
-            raise not_committed(self.name, self.directory, error) from error
 
-    def stop_index(self, log: str) -> int | None:
-        table = self._opened()
-        return None if table is None else self._recorded_stop(table, log)[0]
+    def recorded_stop(self, log: str) -> tuple[int | None, bool]:
+        with self.asking(DeltaError, OSError):
+            self._table = self._opened()
+            return (None, True) if self._table is None else self._recorded_stop(self._table, log)
 
     def indices(self) -> Iterator[Int64Array]:
         table = self._opened()
@@ -109,7 +104,6 @@ class DeltaArchive:
         return DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
 
     def _recorded_stop(self, table: DeltaTable, log: str) -> tuple[int | None, bool]:
-        """Up to where the table has the log, and whether a commit says it of the present version."""
         commits = {commit["version"]: commit for commit in table.history()}
         version, is_restored = table.version(), False
         while version in commits:

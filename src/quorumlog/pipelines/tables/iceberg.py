@@ -8,18 +8,17 @@ not rolled back: it counts only where snapshots have expired.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from quorumlog.errors import ConfigError, the_extra
 from quorumlog.header_array import Int64Array
-from quorumlog.pipelines.archive_parts import ROW_SCHEMA, Part
+from quorumlog.pipelines.archive_parts import ROW_SCHEMA
 from quorumlog.pipelines.tables.target import (
     ARCHIVE_DIRECTORY,
     ICEBERG,
-    check_newest_rows,
+    ArchiveTable,
+    Files,
     local_path,
-    missing_in_table,
-    not_committed,
     share,
 )
 
@@ -48,7 +47,7 @@ PROPERTIES = {
 }
 
 
-class IcebergArchive:
+class IcebergArchive(ArchiveTable):
     def __init__(self, target: str, *, is_read: bool = False) -> None:
         """Unless it is to be read only, a table is made if there is none: a catalog says only then where
         it lies. Raises ConfigError."""
@@ -77,13 +76,7 @@ class IcebergArchive:
                 f"{self.name} is a table of other rows, or has lost its archive; name a new table"
             )
 
-    def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
-        stop_index, is_recorded = self._recorded_stop(log)
-        missing = missing_in_table(self.name, files, stop_index)
-        if stop_index is not None and not is_recorded:
-            check_newest_rows(self.name, files, stop_index, self.indices())
-        if not missing:
-            return
+    def commit(self, files: Files, missing: Files, log: str) -> None:
         if self._table.properties.get(RETRIES) != "0":
             raise ConfigError(
                 f"{self.name} has {RETRIES} = {self._table.properties.get(RETRIES)}: a commit that is"
@@ -97,7 +90,7 @@ class IcebergArchive:
             "quorumlog.last-chain": f"{last.last_chain:08x}",
             LOG: log,
         }
-        try:
+        with self.asking(Exception):  # of whatever the catalog is made of
             paths = ["file://" + share(path, data) for _, path in missing]
             with self._table.transaction() as commit:
                 commit.set_properties(archived)
@@ -107,18 +100,10 @@ class IcebergArchive:
                     snapshot_properties={**archived, "quorumlog.first-index": str(first.first_index)},
                     check_duplicate_files=False,
                 )
-        except Exception as error:  # of whatever the catalog is made of
-            raise not_committed(self.name, self.directory, error) from error
 
-    def stop_index(self, log: str) -> int | None:
-        return self._recorded_stop(log)[0]
-
-    def _recorded_stop(self, log: str) -> tuple[int | None, bool]:
-        """Up to where the table has the log, and whether a snapshot says it of the present version."""
-        try:
+    def recorded_stop(self, log: str) -> tuple[int | None, bool]:
+        with self.asking(Exception):  # of whatever the catalog is made of
             table = self._table.refresh()
-        except Exception as error:  # of whatever the catalog is made of
-            raise not_committed(self.name, self.directory, error) from error
         if table.properties.get(LOG, log) != log:
             raise ConfigError(
                 f"{self.name} is of another log, {table.properties[LOG]}; name a new table"

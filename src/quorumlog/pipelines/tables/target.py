@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Protocol
+from contextlib import contextmanager, suppress
 
 import msgspec
 import numpy as np
@@ -21,24 +21,71 @@ DELTA = "delta:"
 ICEBERG = "iceberg:"
 
 
-class ArchiveTable(Protocol):
+Files = Sequence[tuple[Part, str]]
+"""An archive's parts, each with its path."""
+
+
+class ArchiveTable(ABC):
     name: str
     directory: str
     """Of the archive."""
 
+    @abstractmethod
     def check(self) -> None:
         """Before an archive is begun in it. Raises ConfigError: there is a table that none made."""
 
-    def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
-        """Add the archive's parts that the table lacks (each with its path), in one commit, with the
-        range in its metadata. A repetition finds that range and does nothing; so does one after a table
-        was restored or rolled back, which takes the range back with the rows. Raises ConfigError."""
+    @abstractmethod
+    def recorded_stop(self, log: str) -> tuple[int | None, bool]:
+        """Up to where the present version has the log (None: it has nothing), and whether its commits
+        still say so. What `commit` adds is based on this very version. Raises ConfigError."""
 
-    def stop_index(self, log: str) -> int | None:
-        """Up to where the present version has the log; None: it has nothing. Raises ConfigError."""
+    @abstractmethod
+    def commit(self, files: Files, missing: Files, log: str) -> None:
+        """Add `missing`, which ends `files`, in one commit, with the range in its metadata."""
 
+    @abstractmethod
     def indices(self) -> Iterator[Int64Array]:
         """Column `index` of all rows, in no order, in pieces."""
+
+    def add(self, files: Files, log: str) -> None:
+        """Add the archive's parts that the table lacks. A repetition finds their range and does nothing;
+        so does one after a table was restored or rolled back, which takes the range back with the rows.
+        Raises ConfigError."""
+        stop_index, is_recorded = self.recorded_stop(log)
+        if stop_index is not None and stop_index not in {part.stop_index for part, _ in files}:
+            raise ConfigError(
+                f"{self.name} says that it has entries up to {stop_index - 1}, where no file of its"
+                " archive ends. Nothing was added to it; archive to another table"
+            )
+        if stop_index is not None and not is_recorded:
+            self._check_newest_rows(files, stop_index)
+        missing = [each for each in files if each[0].first_index >= (stop_index or 0)]
+        if missing:
+            self.commit(files, missing, log)
+
+    def _check_newest_rows(self, files: Files, stop_index: int) -> None:
+        """If no commit with the table's state is left, check by its rows. Raises ConfigError if the
+        newest are gone: restored to an older version, or deleted."""
+        newest = [part for part, _ in files if part.stop_index <= stop_index and part.rows][-1:]
+        for part in newest:
+            if not any(len(each) and int(each.max()) >= part.first_index for each in self.indices()):
+                raise ConfigError(
+                    f"{self.name} had entries up to {stop_index - 1}, and has none from"
+                    f" {part.first_index} on: it was restored, or they were deleted, and the commits"
+                    " that would show it have expired. Nothing was added to it; archive to another"
+                    " table"
+                )
+
+    @contextmanager
+    def asking(self, *kinds: type[Exception]) -> Iterator[None]:
+        """Raises ConfigError for errors of these kinds."""
+        try:
+            yield
+        except kinds as error:
+            raise ConfigError(
+                f"{self.name} did not take the commit: {error}. The archive in {self.directory} is"
+                " complete; repeat the call, which adds the missing rows to the table"
+            ) from error
 
 
 def table_at(target: str, *, is_read: bool = False) -> ArchiveTable | None:
@@ -70,7 +117,7 @@ def holes_of(table: ArchiveTable, parts: Sequence[Part], log: str) -> list[Hole]
     counts = np.zeros(len(parts), np.int64)
     for indices in table.indices():
         counts += np.histogram(indices, edges)[0]
-    stop_index = table.stop_index(log)
+    stop_index, _ = table.recorded_stop(log)
     if stop_index is None or stop_index < parts[-1].stop_index:
         at = parts[0].first_index if stop_index is None else stop_index
         return [
@@ -117,36 +164,6 @@ def local_path(target: str, path: str) -> str:
     return os.path.abspath(path)
 
 
-def missing_in_table(
-    name: str, files: Sequence[tuple[Part, str]], stop_index: int | None
-) -> Sequence[tuple[Part, str]]:
-    """The parts after `stop_index`, which is in the table's metadata; None: it has none. Raises
-    ConfigError unless a part ends there."""
-    if stop_index is None:
-        return files
-    if stop_index not in {part.stop_index for part, _ in files}:
-        raise ConfigError(
-            f"{name} says that it has entries up to {stop_index - 1}, where no file of its archive ends."
-            " Nothing was added to it; archive to another table"
-        )
-    return [(part, path) for part, path in files if part.first_index >= stop_index]
-
-
-def check_newest_rows(
-    name: str, files: Sequence[tuple[Part, str]], stop_index: int, indices: Iterator[Int64Array]
-) -> None:
-    """If no commit with the table's state is left, check by its rows. Raises ConfigError if the newest
-    are gone: restored to an older version, or deleted."""
-    newest = [part for part, _ in files if part.stop_index <= stop_index and part.rows][-1:]
-    for part in newest:
-        if not any(len(each) and int(each.max()) >= part.first_index for each in indices):
-            raise ConfigError(
-                f"{name} had entries up to {stop_index - 1}, and has none from {part.first_index} on:"
-                " it was restored, or they were deleted, and the commits that would show it have"
-                " expired. Nothing was added to it; archive to another table"
-            )
-
-
 def share(path: str, into: str) -> str:
     """A second name for a part's file, in a table's directory; a copy where there are no links."""
     os.makedirs(into, exist_ok=True)
@@ -160,10 +177,3 @@ def share(path: str, into: str) -> str:
         sync_path(shared)
     sync_path(into)
     return shared
-
-
-def not_committed(name: str, directory: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{name} did not take the commit: {error}. The archive in {directory} is complete; repeat the"
-        " call, which adds the missing rows to the table"
-    )

@@ -26,22 +26,21 @@ from quorumlog.spark.kafka.record_rows import (
     COLUMNS,
     DEFAULT_COLUMNS,
     KafkaRows,
-    schema_of,
+    kafka_schema,
 )
 from quorumlog.spark.options import (
-    ALIASES,
     KAFKA,
-    OPTION_NAMES,
     READ_INDEX,
     VIEW,
     LedgerDataLoss,
     LedgerOptions,
     boolean,
-    by_name,
-    check_view_schema,
+    check_columns,
     columns_of,
     fields_of,
     name_of,
+    option,
+    parsers_of,
     pattern_of,
 )
 from quorumlog.spark.partitions import LedgerPartition
@@ -57,21 +56,25 @@ class KafkaPartition(LedgerPartition):
     """The batches in the partition's range."""
 
 
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    topics = tuple(part.strip() for part in text.split(",") if part.strip())
+    return topics or (name_of(name, ""),)
+
+
 @dataclass(frozen=True)
 class KafkaView(EntryView):
-    topics: tuple[str, ...] = ()
+    topics: tuple[str, ...] = option((), topic=_topics, subscribe=_topics)
     """Empty: all topics."""
-    topic_pattern: str = ""
+    topic_pattern: str = option("", subscribePattern=pattern_of)
     """A regular expression for whole names of topics; empty: `topics` is used."""
-    columns: tuple[str, ...] = ()
-    include_headers: bool = False
+    columns: tuple[str, ...] = option((), columns=columns_of(COLUMNS))
+    include_headers: bool = option(False, includeHeaders=boolean)
 
-    @property
-    def schema(self) -> StructType:
-        return schema_of(self.columns or (COLUMNS if self.include_headers else DEFAULT_COLUMNS))
+    def schema_of(self, options: LedgerOptions) -> StructType:
+        return kafka_schema(self.columns or (COLUMNS if self.include_headers else DEFAULT_COLUMNS))
 
     def check_schema(self, schema: StructType, options: LedgerOptions) -> None:
-        check_view_schema(schema, COLUMN_TYPES, KAFKA)
+        check_columns(schema, COLUMN_TYPES, f"view {KAFKA}")
 
     def check_log(self, options: LedgerOptions) -> None:
         ask = _ask_of(options, 0)
@@ -166,12 +169,9 @@ def _ask_of(options: LedgerOptions, stop_index: int) -> Ask:
         from quorumlog.spark.kafka.stopped_topics import stopped_machine
 
         return stopped_machine(options.path, stop_index).query
-    from quorumlog.spark.sources.server_source import MEMBER_TIMEOUT_MS, shared_client
+    from quorumlog.spark.sources.server_source import client_of
 
-    client, _ = shared_client(
-        *(options.servers, options.served_group, options.tls, options.as_user),
-        min(MEMBER_TIMEOUT_MS, options.timeout_ms),
-    )
+    client = client_of(options).client
 
     def ask(question: bytes) -> bytes:
         try:
@@ -188,31 +188,10 @@ def _ask_of(options: LedgerOptions, stop_index: int) -> Ask:
 # ---------------------------------------------------------------- options
 
 
-def _topics(name: str, text: str) -> tuple[str, ...]:
-    topics = tuple(part.strip() for part in text.split(",") if part.strip())
-    return topics or (name_of(name, ""),)
-
-
-_PARSERS = by_name(
-    (
-        ("topic", "topics", _topics),
-        ("subscribe", "topics", _topics),
-        ("subscribePattern", "topic_pattern", pattern_of),
-        ("columns", "columns", columns_of(COLUMNS)),
-        ("includeHeaders", "include_headers", boolean),
-    )
-)
-_NOT_HERE = (
-    "archive",
-    "subscribe",
-    "subscribePattern",
-    "columns",
-    "pushdown",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-)
-_OF_LOG = tuple(name for name in OPTION_NAMES if name not in _NOT_HERE)
-_KNOWN = frozenset((*_PARSERS, *(name.lower() for name in _OF_LOG), *ALIASES))
+_OWN = parsers_of(KafkaView)
+_NOT_HERE = ("archive", "pushdown", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+_ALL = {**_OWN, **parsers_of(LedgerOptions), **_OWN}
+_KNOWN = {key: parser for key, parser in _ALL.items() if parser.name not in _NOT_HERE}
 
 
 class KafkaOptions(NamedTuple):
@@ -222,28 +201,19 @@ class KafkaOptions(NamedTuple):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
         """Raises ConfigError naming the option."""
-        given = {key: value for key, value in options.items() if key.lower() != VIEW}
-        for key in given:
-            if key.lower() not in _KNOWN:
-                valid = ", ".join((*(name for name, _, _ in _PARSERS.values()), *_OF_LOG))
-                raise ConfigError(f"unknown option {key!r} of view {KAFKA}; valid are {valid}")
-        own, of_log = (
-            {k: v for k, v in given.items() if (k.lower() in _PARSERS) is it} for it in (True, False)
-        )
-        view = KafkaView(**fields_of(own, _PARSERS, f"of view {KAFKA}"))
+        values = fields_of(options, _KNOWN, f"of view {KAFKA}", (VIEW,))
+        of_view = {parser.field for parser in _OWN.values()} & values.keys()
+        view = KafkaView(**{name: values.pop(name) for name in sorted(of_view)})
         if view.topics and view.topic_pattern:
             raise ConfigError("options topic and subscribePattern exclude each other; give one")
-        ledger = LedgerOptions.parse(of_log)
-        for name, stated in (
-            ("startingOffsets", ledger.starting_offsets),
-            ("endingOffsets", ledger.ending_offsets),
-        ):
-            if isinstance(stated, dict):
+        for name in ("starting", "ending"):
+            if isinstance(values.get(name), Mapping):
                 raise ConfigError(
-                    f"option {name} of view {KAFKA} is earliest, latest or an index of the log, which"
-                    " has all topics in one order: give that, or a time (startingTimestamp,"
+                    f"option {name}Offsets of view {KAFKA} is earliest, latest or an index of the log,"
+                    " which has all topics in one order: give that, or a time (startingTimestamp,"
                     " endingTimestamp), and choose by the column offset"
                 )
+        ledger = LedgerOptions.of(values)
         if ledger.servers:
             # The begin is the leader's then, whose machine knows the offsets after it. That of another
             # member may be earlier.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import Int64Array, field_of
 from quorumlog.kafka.places import PREFIX_BYTES, BatchPlaces
+from quorumlog.spark.options import rows_of, schema_of
 
 COLUMN_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -69,12 +70,9 @@ class UnreadableRecords(LedgerError):
     """A batch's content is not valid records; neither producer nor broker has checked it."""
 
 
-def schema_of(columns: tuple[str, ...]) -> StructType:
-    schema = StructType()
-    for name in columns:
-        spelled = _SPELLED.get(name, name)
-        schema = schema.add(spelled, COLUMN_TYPES[name], nullable=name in _NULLABLE)
-    return schema
+def kafka_schema(columns: tuple[str, ...]) -> StructType:
+    spelled = [_SPELLED.get(name, name) for name in columns]
+    return schema_of(spelled, COLUMN_TYPES, _NULLABLE)
 
 
 class _Batch(NamedTuple):
@@ -96,8 +94,7 @@ class KafkaRows:
 
     def __init__(self, schema: StructType, places: BatchPlaces, batch_bytes: int) -> None:
         """Rows are returned in pieces of about `batch_bytes`, of at least one record batch each."""
-        self._names = [field.name for field in schema.fields]
-        self._nullable = [field.nullable for field in schema.fields]
+        self._schema = schema
         self._places = places
         self._batch_bytes = batch_bytes
         topics = list(dict.fromkeys(topic for topic, _ in places.names))
@@ -134,36 +131,9 @@ class KafkaRows:
 
     def _encoded(self, batches: list[_Batch]) -> pa.RecordBatch:
         counts = np.array([each.records for each in batches])
-
-        def spread(values: list[int]) -> Any:
-            return np.repeat(np.array(values), counts)
-
-        def column(name: str) -> pa.Array:
-            match name:
-                case "key":
-                    return columns.keys()
-                case "value":
-                    return columns.values()
-                case "headers":
-                    return columns.headers()
-                case "topic":
-                    numbers = self._topic_of[spread([each.number for each in batches])]
-                    return pa.DictionaryArray.from_arrays(numbers, self._topics).cast(pa.string())
-                case "partition":
-                    return pa.array(self._partition_of[spread([each.number for each in batches])])
-                case "offset":
-                    return pa.array(spread([each.base for each in batches]) + columns.offset_deltas)
-                case "timestamp":
-                    first_ms = spread([each.first_time_ms for each in batches])
-                    milliseconds = columns.times_after(first_ms)
-                    return pa.array(milliseconds * 1000).view(pa.timestamp("us", tz="UTC"))
-                case _:
-                    assert name == "timestamptype", name
-                    return pa.array(spread([each.time_type for each in batches]).astype(np.int32))
-
         try:
             columns = _RecordColumns(batches, counts)
-            arrays = [column(name.lower()) for name in self._names]
+            arrays = [self._column(name.lower(), batches, columns) for name in self._schema.names]
         except _Malformed as error:
             batch = batches[error.number]
             raise self._unreadable(
@@ -171,11 +141,26 @@ class KafkaRows:
                 batch.number,
                 "a record is cut off, too short or too long, or its time is out of range",
             ) from None
-        fields = [
-            pa.field(name, array.type, nullable=nullable)
-            for name, array, nullable in zip(self._names, arrays, self._nullable, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        return rows_of(arrays, self._schema)
+
+    def _column(self, name: str, batches: list[_Batch], columns: _RecordColumns) -> pa.Array:
+        def spread(values: Iterable[int]) -> Any:
+            return np.repeat(np.array([*values]), columns.counts)
+
+        if name in ("key", "value", "headers"):
+            return {"key": columns.keys, "value": columns.values, "headers": columns.headers}[name]()
+        if name == "topic":
+            numbers = self._topic_of[spread(each.number for each in batches)]
+            return pa.DictionaryArray.from_arrays(numbers, self._topics).cast(pa.string())
+        if name == "partition":
+            return pa.array(self._partition_of[spread(each.number for each in batches)])
+        if name == "offset":
+            return pa.array(spread(each.base for each in batches) + columns.offset_deltas)
+        if name == "timestamp":
+            milliseconds = columns.times_after(spread(each.first_time_ms for each in batches))
+            return pa.array(milliseconds * 1000).view(pa.timestamp("us", tz="UTC"))
+        assert name == "timestamptype", name
+        return pa.array(spread(each.time_type for each in batches).astype(np.int32))
 
     def _unreadable(self, base: int, number: int, problem: str) -> UnreadableRecords:
         topic, partition = self._places.names[number]
@@ -260,7 +245,7 @@ class _RecordColumns:
         self._whole = whole
         self._data = np.frombuffer(whole, np.uint8)
         self._buffer = pa.py_buffer(whole)
-        self._counts = counts
+        self.counts = counts
         self._stops = stops
         at = starts + 1  # attributes of a record, of which none is used
         self.time_deltas, at = self._numbers(at)
@@ -288,7 +273,7 @@ class _RecordColumns:
         if not bool(good.all()):
             row = int(good.argmin())
             row = row if rows is None else int(rows[row])
-            raise _Malformed(int(np.searchsorted(np.cumsum(self._counts), row, side="right")))
+            raise _Malformed(int(np.searchsorted(np.cumsum(self.counts), row, side="right")))
 
     def _numbers(self, at: Int64Array, rows: Any = None) -> tuple[Int64Array, Int64Array]:
         """(varints at these positions, end of each); each must end within its record."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,23 +24,30 @@ from pyspark.sql.types import (
 )
 
 from quorumlog.broker.message import KEYS, TAGS
-from quorumlog.broker.record_batch import Found, PropertyColumns, QueueKey, RecordBatch, gather
-from quorumlog.config import MIB
+from quorumlog.broker.record_batch import (
+    Found,
+    PropertyColumns,
+    QueueKey,
+    RecordBatch,
+    RecordColumns,
+    gather,
+)
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import (
-    CLIENT_PARSERS,
+    COUNT,
     MESSAGES,
     VIEW,
-    ClientOptions,
-    boolean,
-    by_name,
-    check_view_schema,
+    QueryOptions,
+    check_columns,
     columns_of,
-    duration_ms,
     fields_of,
     name_of,
     number_of,
+    option,
+    parsers_of,
     pattern_of,
+    rows_of,
+    schema_of,
     servers_of,
 )
 
@@ -99,34 +106,35 @@ COLUMNS = (
 DEFAULT_COLUMNS = COLUMNS[:9]
 
 
+def _path(name: str, text: str) -> str:
+    local = text.removeprefix("file://").removeprefix("file:")
+    return os.path.abspath(local) if local else ""
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 @dataclass(frozen=True, slots=True)
-class MessageOptions(ClientOptions):
-    path: str = ""
+class MessageOptions(QueryOptions):
+    path: str = option("", path=_path)
     """Directory of a stopped store, readable at this path by every Spark worker."""
-    servers: str = ""
+    servers: str = option("", servers=servers_of)
     """Addresses of brokers, of which the master is asked."""
-    starting_offsets: QueueOffsets = EARLIEST
-    ending_offsets: QueueOffsets = LATEST
+    starting_offsets: QueueOffsets = option(EARLIEST, startingOffsets=parse_queue_offsets)
+    ending_offsets: QueueOffsets = option(LATEST, endingOffsets=parse_queue_offsets)
     """Exclusive."""
-    fail_on_data_loss: bool = True
-    timeout_ms: int = 30_000
-    topics: tuple[str, ...] = ()
+    topics: tuple[str, ...] = option((), topic=_topics, subscribe=_topics)
     """Empty: all."""
-    begin_ms: int = 0
-    end_ms: int = 2**62
+    begin_ms: int = option(0, startingTimestamp=number_of(0, 2**62))
+    end_ms: int = option(2**62, endingTimestamp=number_of(0, 2**62))
     """Stored then or before."""
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
-    partition_bytes: int = 128 * MIB
-    partition_records: int = 1_000_000
+    columns: tuple[str, ...] = option(DEFAULT_COLUMNS, columns=columns_of(COLUMNS))
+    partition_records: int = option(1_000_000, maxRecordsPerPartition=COUNT)
     """Of a broker's queue."""
-    pushdown: bool = False
-    topic_pattern: str = ""
+    topic_pattern: str = option("", subscribePattern=pattern_of)
     """A regular expression: topics whose whole name it matches; empty: `topics` counts."""
-    max_offsets: int = 0
-    """Of a micro-batch; 0: no limit."""
-    min_offsets: int = 0
-    max_trigger_delay_ms: int = 15 * 60_000
-    consumer_group: str = ""
+    consumer_group: str = option("", consumerGroup=name_of)
     """That a stream commits its progress as; empty: none."""
 
     def wants(self, topic: str) -> bool:
@@ -137,14 +145,14 @@ class MessageOptions(ClientOptions):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> MessageOptions:
         """Raises ConfigError naming the option."""
-        fields = fields_of(options, _PARSERS, "of view messages", (VIEW,))
+        fields = fields_of(options, parsers_of(cls), "of view messages", (VIEW,))
         parsed = cls(**fields)
-        for what in ("starting", "ending"):
-            if (
-                f"{what}_offsets" in fields
-                and {"starting": "begin_ms", "ending": "end_ms"}[what] in fields
-            ):
-                raise ConfigError(f"options {what}Offsets and {what}Timestamp exclude each other")
+        for end, offsets, time in (
+            ("starting", "starting_offsets", "begin_ms"),
+            ("ending", "ending_offsets", "end_ms"),
+        ):
+            if offsets in fields and time in fields:
+                raise ConfigError(f"options {end}Offsets and {end}Timestamp exclude each other")
         if parsed.topics and parsed.topic_pattern:
             raise ConfigError("options topic and subscribePattern exclude each other; give one")
         if not parsed.topics and not parsed.topic_pattern:
@@ -158,42 +166,6 @@ class MessageOptions(ClientOptions):
                 " (HOST:PORT,... of brokers), one of both"
             )
         return parsed
-
-
-def _path(name: str, text: str) -> str:
-    local = text.removeprefix("file://").removeprefix("file:")
-    return os.path.abspath(local) if local else ""
-
-
-def _topics(name: str, text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-_COUNT = number_of(1, 2**62)
-_PARSERS = by_name(
-    (
-        ("path", "path", _path),
-        ("servers", "servers", servers_of),
-        ("topic", "topics", _topics),
-        ("subscribe", "topics", _topics),
-        ("subscribePattern", "topic_pattern", pattern_of),
-        ("startingOffsets", "starting_offsets", parse_queue_offsets),
-        ("endingOffsets", "ending_offsets", parse_queue_offsets),
-        ("startingTimestamp", "begin_ms", number_of(0, 2**62)),
-        ("endingTimestamp", "end_ms", number_of(0, 2**62)),
-        ("columns", "columns", columns_of(COLUMNS)),
-        ("partitionBytes", "partition_bytes", _COUNT),
-        ("maxRecordsPerPartition", "partition_records", _COUNT),
-        ("pushdown", "pushdown", boolean),
-        ("failOnDataLoss", "fail_on_data_loss", boolean),
-        ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
-        ("maxOffsetsPerTrigger", "max_offsets", _COUNT),
-        ("minOffsetsPerTrigger", "min_offsets", number_of(0, 2**62)),
-        ("maxTriggerDelay", "max_trigger_delay_ms", duration_ms),
-        ("consumerGroup", "consumer_group", name_of),
-        *CLIENT_PARSERS,
-    )
-)
 
 
 # ----------------------------------------------------------------
@@ -224,15 +196,12 @@ _MAP_TYPE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
 
 
 def message_schema(columns: Sequence[str]) -> StructType:
-    schema = StructType()
-    for name in columns:
-        schema = schema.add(name, COLUMN_TYPES[name], nullable=name == "tags")
-    return schema
+    return schema_of(columns, COLUMN_TYPES, ("tags",))
 
 
 def check_message_schema(schema: StructType) -> None:
     """Raises ConfigError unless it is made of our columns."""
-    check_view_schema(schema, COLUMN_TYPES, MESSAGES)
+    check_columns(schema, COLUMN_TYPES, f"view {MESSAGES}")
 
 
 def _strings(data: Any, starts: Any, sizes: Any, valid: Any = None) -> pa.Array:
@@ -286,46 +255,28 @@ def _times(milliseconds: Any) -> pa.Array:
     return pa.array(milliseconds * 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
+_ENCODERS: dict[str, Callable[[RecordBatch, RecordColumns], pa.Array]] = {
+    "topic": lambda _, each: _strings(each.data, each.topic_starts, each.topic_sizes),
+    "queue": lambda _, each: pa.array(each.queue_ids, pa.int32()),
+    "offset": lambda _, each: pa.array(each.queue_offsets),
+    "keys": lambda records, _: _keys(records.properties, len(records)),
+    "tags": lambda records, _: _tags(records.properties, len(records)),
+    "properties": lambda records, _: _map(records.properties, len(records)),
+    "born_time": lambda _, each: _times(each.born_times_ms),
+    "store_time": lambda _, each: _times(each.store_times_ms),
+    "body": lambda records, _: _bodies(records),
+    "physical_offset": lambda _, each: pa.array(each.physical_offsets),
+    "flag": lambda _, each: pa.array(each.flags, pa.int32()),
+    "sys_flag": lambda _, each: pa.array(each.sys_flag.astype(np.int32)),
+    "reconsume_times": lambda _, each: pa.array(each.reconsume_times, pa.int32()),
+}
+
+
 class MessageRows:
     def __init__(self, schema: StructType) -> None:
-        self._names = [field.name for field in schema.fields]
-        self._nullable = [field.nullable for field in schema.fields]
+        self._schema = schema
+        self._encoders = [_ENCODERS[name.lower()] for name in schema.fieldNames()]
 
     def encode(self, records: RecordBatch) -> pa.RecordBatch:
-        arrays = [self._column(name.lower(), records) for name in self._names]
-        fields = [
-            pa.field(name, array.type, nullable=nullable)
-            for name, array, nullable in zip(self._names, arrays, self._nullable, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-    def _column(self, name: str, records: RecordBatch) -> pa.Array:
-        columns, count = records.columns, len(records)
-        match name:
-            case "topic":
-                return _strings(columns.data, columns.topic_starts, columns.topic_sizes)
-            case "queue":
-                return pa.array(columns.queue_ids, pa.int32())
-            case "offset":
-                return pa.array(columns.queue_offsets)
-            case "keys":
-                return _keys(records.properties, count)
-            case "tags":
-                return _tags(records.properties, count)
-            case "properties":
-                return _map(records.properties, count)
-            case "born_time":
-                return _times(columns.born_times_ms)
-            case "store_time":
-                return _times(columns.store_times_ms)
-            case "body":
-                return _bodies(records)
-            case "physical_offset":
-                return pa.array(columns.physical_offsets)
-            case "flag":
-                return pa.array(columns.flags, pa.int32())
-            case "sys_flag":
-                return pa.array(columns.sys_flag.astype(np.int32))
-            case _:
-                assert name == "reconsume_times", name
-                return pa.array(columns.reconsume_times, pa.int32())
+        columns = records.columns
+        return rows_of([encode(records, columns) for encode in self._encoders], self._schema)

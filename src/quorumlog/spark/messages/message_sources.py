@@ -4,9 +4,9 @@ by offset."""
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
@@ -48,10 +48,26 @@ class SmallQueues(InputPartition):
     parts: tuple[MessagePartition, ...]
 
 
-class MessageSource(Protocol):
-    def partitions(self) -> list[MessagePartition]: ...
+def pieces(
+    first: int, stop: int, most: int, topic: str = "", queue_id: int = 0
+) -> list[MessagePartition]:
+    """Of at most so many records each."""
+    return [
+        MessagePartition(at, min(at + most, stop), topic, queue_id) for at in range(first, stop, most)
+    ]
 
-    def read(self, partition: MessagePartition) -> Iterator[RecordBatch]: ...
+
+class MessageSource(ABC):
+    def __init__(self, options: MessageOptions) -> None:
+        self._options = options
+
+    @abstractmethod
+    def partitions(self) -> list[MessagePartition]:
+        """Raises ConfigError, and the source's errors."""
+
+    @abstractmethod
+    def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
+        """The same; no batch is empty."""
 
 
 def source_of(options: MessageOptions) -> MessageSource:
@@ -88,11 +104,8 @@ def _offset(offset: int) -> int:
     return {EARLIEST_OFFSET: 0, LATEST_OFFSET: _END}.get(offset, offset)
 
 
-class StoreDirectorySource:
+class StoreDirectorySource(MessageSource):
     """A file of the commit log is read only if it has messages of the topics, stored within the time."""
-
-    def __init__(self, options: MessageOptions) -> None:
-        self._options = options
 
     def partitions(self) -> list[MessagePartition]:
         """Raises ConfigError where no stopped store is."""
@@ -155,33 +168,22 @@ class StoreDirectorySource:
                 )
 
 
-class LedgerDirectorySource:
+class LedgerDirectorySource(MessageSource):
     """A member's directory, or a Java broker's in DLedger mode: committed entries by their index."""
-
-    def __init__(self, options: MessageOptions) -> None:
-        self._options = options
 
     def partitions(self) -> list[MessagePartition]:
         with OfflineLedger(self._options.path) as ledger:
-            step = self._options.partition_records
-            stop = ledger.stop_index
-            return [
-                MessagePartition(at, min(at + step, stop))
-                for at in range(ledger.first_index, stop, step)
-            ]
+            return pieces(ledger.first_index, ledger.stop_index, self._options.partition_records)
 
     def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
         with OfflineLedger(self._options.path) as ledger:
-            for found in ledger.batches(partition.first, partition.stop):
-                wanted = _wanted(self._options, found.records)
+            for records in ledger.batches(partition.first, partition.stop):
+                wanted = _wanted(self._options, records)
                 if len(wanted):
                     yield wanted
 
 
-class BrokerSource:
-    def __init__(self, options: MessageOptions) -> None:
-        self._options = options
-
+class BrokerSource(MessageSource):
     def connect(self) -> BrokerClient:
         options = self._options
         return connect(
@@ -208,11 +210,7 @@ class BrokerSource:
                 if options.end_ms < 2**62 and first < stop:
                     after = options.end_ms + 1
                     stop = min(stop, broker.offset_at(queue.topic, queue.queue_id, after))
-                step = options.partition_records
-                found += [
-                    MessagePartition(at, min(at + step, stop), queue.topic, queue.queue_id)
-                    for at in range(first, stop, step)
-                ]
+                found += pieces(first, stop, options.partition_records, queue.topic, queue.queue_id)
         return found
 
     def range_of(self, queue: QueueInfo) -> tuple[int, int]:

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, NoReturn
 from zlib import crc32
 
@@ -17,18 +16,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     EqualTo,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
     In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -38,6 +31,7 @@ from quorumlog.broker.client.broker_calls import QueueInfo
 from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.group_commands import is_system_topic
 from quorumlog.errors import ConfigError
+from quorumlog.spark.batch_reader import times_of
 from quorumlog.spark.messages.message_options import (
     EARLIEST,
     LATEST,
@@ -49,10 +43,11 @@ from quorumlog.spark.messages.message_sources import (
     BrokerSource,
     MessagePartition,
     SmallQueues,
+    pieces,
     source_of,
 )
 from quorumlog.spark.short_errors import EXPECTED, hide_traceback, in_short
-from quorumlog.spark.streaming import shared
+from quorumlog.spark.streaming import default_limit, limited, polls
 
 
 def message_reader(options: MessageOptions, schema: StructType) -> DataSourceReader:
@@ -104,26 +99,18 @@ class PushdownMessageReader(MessageReader):
                     self._keep_topics((topic,))
                 case In(("topic",), topics):
                     self._keep_topics(tuple(str(topic) for topic in topics))
-                case GreaterThan(("store_time",), value) | GreaterThanOrEqual(("store_time",), value):
-                    if isinstance(value, datetime):
-                        begin_ms = max(self.options.begin_ms, _milliseconds(value))
-                        self.options = replace(self.options, begin_ms=begin_ms)
-                case LessThan(("store_time",), value) | LessThanOrEqual(("store_time",), value):
-                    if isinstance(value, datetime):
-                        end_ms = min(self.options.end_ms, _milliseconds(value) + 1)
-                        self.options = replace(self.options, end_ms=end_ms)
                 case _:
-                    pass
+                    first_ms, last_ms = times_of(each, "store_time") or (None, None)
+                    options = self.options
+                    begin_ms = options.begin_ms if first_ms is None else max(options.begin_ms, first_ms)
+                    end_ms = options.end_ms if last_ms is None else min(options.end_ms, last_ms + 1)
+                    self.options = replace(options, begin_ms=begin_ms, end_ms=end_ms)
         return filters
 
     def _keep_topics(self, topics: tuple[str, ...]) -> None:
         before = self.options.topics
         kept = tuple(t for t in topics if t in before) if before else topics
         self.options = replace(self.options, topics=kept or ("",))
-
-
-def _milliseconds(moment: datetime) -> int:
-    return int(moment.astimezone(UTC).timestamp() * 1000)
 
 
 # ----------------------------------------------------------------
@@ -144,8 +131,6 @@ _logger = logging.getLogger(__name__)
 
 Queue = tuple[str, int]
 """Topic and queue id."""
-POLL_S = 0.1
-_PAUSE_S = 0.01
 SMALL_RECORDS = 5_000
 """A task has so many messages at least, where there are so many."""
 
@@ -185,12 +170,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _nested(offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The options' limits, of which Spark takes one; `latestOffset` applies them all."""
-        if self._options.max_offsets:
-            return ReadMaxRows(self._options.max_offsets)
-        if self._options.min_offsets:
-            return ReadMinRows(self._options.min_offsets)
-        return ReadAllAvailable()
+        return default_limit(self._options)
 
     @in_short
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -204,25 +184,22 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Raises QueueOffsetOutOfRange if a queue is deleted, ends below `start` or is of another
         store."""
-        polling_ends = time.monotonic() + POLL_S
         with self._source.connect() as broker:
             if not _has_begun(start):
                 return self._marked(broker, _flat(start), {})
             self._check(broker, start)
-            while True:
+            for _ in polls(only_once=self._target is not None):
                 ends = self._next(start, self._queues(broker), limit)
                 if ends != _flat(start["queues"]):
                     self._batched_at = time.monotonic()
                     return self._marked(broker, ends, start)
-                if self._target is not None or time.monotonic() >= polling_ends:
-                    return start
-                time.sleep(_PAUSE_S)
+        return start
 
     def _next(
         self, start: dict[str, Any], queues: dict[Queue, QueueInfo], limit: ReadLimit
     ) -> dict[Queue, int]:
         """Where the micro-batch ends; a queue that is new stands at its earliest."""
-        options, target = self._options, self._target
+        target = self._target
         begun = self._still_there(_flat(start["queues"]), queues)
         known = (
             queues if target is None else {queue: queues[queue] for queue in queues if queue in target}
@@ -236,12 +213,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 stop = min(stop, target.get(queue, offset))
             counts[queue] = max(stop - offset, 0)
         if not isinstance(limit, ReadAllAvailable):
-            waited_ms = (time.monotonic() - self._batched_at) * 1000
-            is_waiting = target is None and waited_ms < options.max_trigger_delay_ms
-            if is_waiting and sum(counts.values()) < options.min_offsets:
-                counts = dict.fromkeys(counts, 0)
-            if options.max_offsets:
-                counts = shared(counts, options.max_offsets)
+            counts = limited(counts, self._options, self._batched_at, is_last=target is not None)
         return {**{queue: begun[queue] + count for queue, count in counts.items()}, **fresh}
 
     def _still_there(self, begun: dict[Queue, int], queues: dict[Queue, QueueInfo]) -> dict[Queue, int]:
@@ -327,10 +299,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     what = f"queue {queue[1]} of topic {queue[0]}"
                     self._source.lost(what, first, min(low, stop), low, high)
                     first = min(low, stop)
-                step = self._options.partition_records
-                found += [
-                    MessagePartition(at, min(at + step, stop), *queue) for at in range(first, stop, step)
-                ]
+                found += pieces(first, stop, self._options.partition_records, *queue)
         return _tasks(found)
 
     @in_short

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
@@ -21,57 +20,21 @@ from quorumlog.store.disk import OsDisk
 
 T = TypeVar("T")
 
-_PUT_RETRY_S = 0.1
-"""After so long a thread with a full queue looks whether it is still wanted."""
-
-
-class _End(NamedTuple):
-    error: BaseException | None
-
 
 def prefetched(items: Generator[T], depth: int) -> Generator[T]:
-    """The same items; up to `depth` wait in a queue. `depth` 0: no thread."""
+    """The same items; up to `depth` wait behind the one that is being read. `depth` 0: no thread."""
     if depth == 0:
         yield from items
         return
-    ahead: queue.Queue[T | _End] = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def put(item: T | _End) -> None:
-        while not stopped.is_set():
-            try:
-                ahead.put(item, timeout=_PUT_RETRY_S)
-            except queue.Full:
-                continue
-            return
-
-    def run() -> None:
-        error: BaseException | None = None
+    with closing(items), ThreadPoolExecutor(1, "quorumlog-prefetch") as thread:
+        ahead = deque(thread.submit(next, items, None) for _ in range(depth + 1))
         try:
-            for item in items:
-                put(item)
-                if stopped.is_set():
-                    break
-        except BaseException as caught:
-            # Not swallowed: raised again where the items are consumed.
-            error = caught
+            while (item := ahead.popleft().result()) is not None:
+                ahead.append(thread.submit(next, items, None))
+                yield item
         finally:
-            items.close()
-        put(_End(error))
-
-    thread = threading.Thread(target=run, name="quorumlog-prefetch", daemon=True)
-    thread.start()
-    try:
-        while not isinstance(item := ahead.get(), _End):
-            yield item
-        if item.error is not None:
-            raise item.error
-    finally:
-        stopped.set()
-        with contextlib.suppress(queue.Empty):
-            while True:  # makes room, so that a waiting thread sees at once that it is done
-                ahead.get_nowait()
-        thread.join()
+            for future in ahead:
+                future.cancel()
 
 
 # ----------------------------------------------------------------
@@ -155,20 +118,10 @@ class DirectorySource:
     def follow(self, partition: LedgerPartition) -> None:
         self._scanned_index = partition.scanned_index
 
-    def chain_before(self, index: int) -> int | None:
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("a directory is not read as a stream")
 
-    def cluster_id(self) -> str:
-        raise AssertionError("a directory is not read as a stream")
-
-    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
-        raise AssertionError("a directory is not read as a stream")
-
-    def commit_reader(self, name: str, index: int) -> None:
-        raise AssertionError("a directory is not read as a stream")
-
-    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
-        raise AssertionError("a directory is not read as a stream")
+    chain_before = cluster_id = begin_reader = commit_reader = note_skipped = _refuse
 
     def close(self) -> None:
         if self._opened is not None:

@@ -88,11 +88,7 @@ def _answer_of(rows: Sequence[MemberStatusRow]) -> str:
 
 def groups_at(options: LedgerOptions) -> list[str]:
     """See `served_groups`."""
-    most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
-    client, _ = shared_client(
-        options.servers, options.served_group, options.tls, options.as_user, most_ms
-    )
-    return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
+    return client_of(options).client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
 
 
 def _said(order: Sequence[str | None], problems: Sequence[Exception]) -> str:
@@ -111,14 +107,10 @@ class ServerSource:
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
         self._group = options.served_group
-        self._client, self._failures = shared_client(
-            *(options.servers, self._group, options.tls, options.as_user),
-            min(MEMBER_TIMEOUT_MS, options.timeout_ms),
-        )
+        self._client, self._failures = client_of(options)
         self._readers = NO_READERS
-        stated = (options.starting_offsets, options.ending_offsets)
-        offsets = [o.get(self._group, 0) if isinstance(o, dict) else o for o in stated]
-        self._stated = max([0, *(offset for offset in offsets if isinstance(offset, int))])
+        stated = (each for each in (options.starting, options.ending) if isinstance(each, int))
+        self._stated = max(stated, default=0)
 
     # ---------------------------------------------------------------- planning
 
@@ -130,17 +122,22 @@ class ServerSource:
         if not any(row.reachable for row in rows):
             self._check_group_is_served()
         while True:
-            found = self._found(rows, deadline)
-            if isinstance(found, LogBounds) and found.stop_index < reached:
-                # These members may lag. That the log ends before there only its leader can say.
-                found = self._confirmed(rows, deadline)
-            if isinstance(found, LogBounds):
+            try:
+                found = self._found(rows, deadline)
+                if found.stop_index < reached:
+                    # These members may lag. That the log ends before there only its leader can say.
+                    found = self._confirmed(rows, deadline)
+            except NO_RIGHT:
+                raise
+            except (LedgerError, ProtocolViolation) as error:
+                problem = error
+            else:
                 self._readers = readers_of(rows)
                 return found
             if time.monotonic() + _PAUSE_S >= deadline:
                 raise Unreachable(
                     f"group {self._group!r} at {self._options.servers} cannot be read after"
-                    f" {self._options.timeout_ms} ms (option timeoutMs): {found}"
+                    f" {self._options.timeout_ms} ms (option timeoutMs): {problem}"
                 )
             time.sleep(_PAUSE_S)
             rows = self._status(deadline)
@@ -148,46 +145,36 @@ class ServerSource:
     def _status(self, deadline: float) -> list[MemberStatusRow]:
         return self._client.status(timeout_ms=_left_ms(deadline, STATUS_TIMEOUT_MS))
 
-    def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
+    def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds:
         if self._options.read_consistency in (READ_INDEX, COMMIT_INDEX):
             return self._confirmed(rows, deadline)
         if self._options.max_staleness_ms < 0:
             return self._known(rows)
         return self._fresh_enough(rows, deadline)
 
-    def _fresh_enough(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
-        """What a member knows to be committed that is not older than it may be, or why none is."""
-        try:
-            fresh = self._client.freshness(
-                max_staleness_ms=self._options.max_staleness_ms,
-                timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
-            )
-        except NO_RIGHT:
-            raise
-        except (LedgerError, ProtocolViolation) as error:
-            return str(error)
+    def _fresh_enough(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds:
+        """What a member knows to be committed that is not older than it may be."""
+        fresh = self._client.freshness(
+            max_staleness_ms=self._options.max_staleness_ms,
+            timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
+        )
         begins = [row.ledger_begin_index for row in rows if row.id == fresh.member_id]
         begin_index = max([0, *begins])
         return LogBounds(self._group, begin_index, max(fresh.index + 1, begin_index))
 
-    def _confirmed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
-        """Nothing is missing that was acknowledged before; or why that is not known."""
+    def _confirmed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds:
+        """Nothing is missing that was acknowledged before."""
         leader = leader_of(rows)
         if leader is None:
-            return f"no member leads: {_answer_of(rows)}"
-        try:
-            end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
-        except NO_RIGHT:
-            raise
-        except (LedgerError, ProtocolViolation) as error:
-            return str(error)
+            raise Unreachable(f"no member leads: {_answer_of(rows)}")
+        end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
         return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)
 
-    def _known(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
+    def _known(self, rows: Sequence[MemberStatusRow]) -> LogBounds:
         """The most that any member knows to be committed."""
         reachable = [row for row in rows if row.reachable and row.role != "unformed"]
         if not reachable:
-            return f"no formed member answers: {_answer_of(rows)}"
+            raise Unreachable(f"no formed member answers: {_answer_of(rows)}")
         newest = max(reachable, key=lambda row: row.committed_index)
         begin_index = max(newest.ledger_begin_index, 0)
         return LogBounds(self._group, begin_index, max(newest.committed_index + 1, begin_index))
@@ -219,56 +206,51 @@ class ServerSource:
             return list(threads.map(lambda index: self._point_of(index, deadline), indices))
 
     def _point_of(self, index: int, deadline: float) -> EntryPoint:
-        members = [*self._readers.others, *self._readers.preferred] or ["any"]
-        while True:
-            order = [*sorted(members, key=self._failed_lately), None]
-            errors: list[Exception] = []
-            for member in order:
-                try:
-                    batch = next(
-                        self._client.read_batches(
-                            index, index + 1, from_member=member, batch_bytes=1, heads=True
-                        )
-                    )
-                    header = batch.headers()[0]
-                    return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
-                except NO_RIGHT:
-                    raise
-                except (LedgerError, ProtocolViolation) as failure:
-                    errors.append(failure)
-                    self._note_failure(member, failure)
-                if time.monotonic() >= deadline:
-                    break
-            gone = [each for each in errors if isinstance(each, IndexOutOfRange)]
-            if len(gone) == len(errors):
-                raise gone[0]
-            if time.monotonic() >= deadline:
-                raise Unreachable(
-                    f"no member gives entry {index} of group {self._group!r} within"
-                    f" {self._options.timeout_ms} ms (option timeoutMs): {_said(order, errors)}"
-                ) from errors[-1]
-            time.sleep(_PAUSE_S)
+        known = [*self._readers.others, *self._readers.preferred] or ["any"]
+
+        def members() -> Iterator[str | None]:
+            for number, member in enumerate((*sorted(known, key=self._failed_lately), None)):
+                if number == 0 or time.monotonic() < deadline:
+                    yield member
+
+        def ask(member: str | None) -> EntryPoint:
+            batches = self._client.read_batches(
+                index, index + 1, from_member=member, batch_bytes=1, heads=True
+            )
+            header = next(batches).first_header
+            return EntryPoint(header.pos, header.chain_crc)
+
+        return self._answer_of(ask, f"entry {index}", members, deadline)
 
     def time_ms_at(self, index: int) -> int:
         """From the leader, or from any member that holds the entry. Raises Unreachable after
         `timeoutMs`."""
         time_at = self._answer_of(
-            lambda member: self._client.time_at(index, from_member=member), f"the time of entry {index}"
+            lambda member: self._client.time_at(index, from_member=member),
+            f"the time of entry {index}",
         )
         return -1 if time_at is None else milliseconds_of(time_at)
 
     def clock_resets(self) -> Resets:
         """The same."""
         return self._answer_of(
-            lambda member: self._client.clock_resets(from_member=member), "the resets of the clock"
+            lambda member: self._client.clock_resets(from_member=member),
+            "the resets of the clock",
         )
 
-    def _answer_of(self, ask: Callable[[str | None], T], what: str) -> T:
-        deadline = self._deadline()
+    def _answer_of(
+        self,
+        ask: Callable[[str | None], T],
+        what: str,
+        members: Callable[[], Iterator[str | None]] | None = None,
+        deadline: float | None = None,
+    ) -> T:
+        """Raises IndexOutOfRange where no member holds it any more."""
+        members, deadline = members or self._most_knowing, deadline or self._deadline()
         while True:
             order: list[str | None] = []
             errors: list[Exception] = []
-            for member in self._whom_to_ask():
+            for member in members():
                 order.append(member)
                 try:
                     return ask(member)
@@ -276,6 +258,9 @@ class ServerSource:
                     raise
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
+                    self._note_failure(member, failure)
+            if all(isinstance(each, IndexOutOfRange) for each in errors):
+                raise errors[0]
             if time.monotonic() >= deadline:
                 raise Unreachable(
                     f"no member gives {what} of group {self._group!r} within {self._options.timeout_ms}"
@@ -283,7 +268,7 @@ class ServerSource:
                 ) from errors[-1]
             time.sleep(_PAUSE_S)
 
-    def _whom_to_ask(self) -> Iterator[str | None]:
+    def _most_knowing(self) -> Iterator[str | None]:
         """The leader, then the members that know most: one that lags may not know the newest resets."""
         yield None
         rows = [row for row in self._client.status() if row.reachable and row.role != "unformed"]
@@ -426,6 +411,13 @@ class SharedClient(NamedTuple):
 
     client: LedgerClient
     failures: dict[str, float]
+
+
+def client_of(options: LedgerOptions) -> SharedClient:
+    """Of its one group."""
+    timeout_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+    group = options.served_group
+    return shared_client(options.servers, group, options.tls, options.as_user, timeout_ms)
 
 
 _shared: dict[tuple[int, str, str, int, ClientTls | None, ClientUser | None], SharedClient] = {}

@@ -179,7 +179,11 @@ def index_of_before_is_back(patch: Patch) -> None:
         "self.logics_msg_timestamp = self.index_msg_timestamp = 0",
         "self.logics_msg_timestamp = 0 * reached()",
     )
-    patch.edit(log_files.delete_files, "disk.sync_directory(folder)", "pass")
+    patch.edit(
+        IndexService._delete,
+        'delete_files(self._disk, self.path, [file.path.rpartition("/")[2] for file in files])',
+        "[self._disk.unlink(file.path) for file in files]",
+    )
 
 
 @mutant(324, "queues keep units of messages that the log has lost", scenario=a_store_lives_many_lives)

@@ -21,6 +21,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -91,6 +92,10 @@ class Patch:
             for module in [m for n, m in sys.modules.items() if n.startswith(rooms)]:
                 for bound in [n for n, value in vars(module).items() if value is old]:
                     self._set(module, bound, new)
+            for table in [v for v in vars(sys.modules[old.__module__]).values() if isinstance(v, dict)]:
+                for key in [key for key, value in table.items() if value is old]:
+                    self._undo.append(partial(table.__setitem__, key, old))
+                    table[key] = new
             return
         owner = vars(sys.modules[old.__module__])[path[0]]
         held = vars(owner)[name]

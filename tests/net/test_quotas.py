@@ -397,7 +397,7 @@ def test_a_client_of_the_broker_waits_and_goes_on() -> None:
 
             assert refusals_while(send, "address_bytes_per_second") > 0
             limit(brokers.cluster)
-            assert [queue.max_offset for queue in broker.queues()] == [2]
+            assert [queue.max_offset for queue in broker.queues("orders")] == [2]
 
 
 def test_connections_above_a_limit_wait_until_one_ends_and_members_do_not() -> None:

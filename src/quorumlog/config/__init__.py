@@ -7,15 +7,21 @@ applies), `staging` (the staging group of a group), `tables` (certificates, and 
 from quorumlog.config.options import (
     DAY_MS,
     DEFAULT_GROUP,
+    FRAME_HEAD_BYTES,
     FRAME_LIMIT_BYTES,
     GIB,
     HOUR_MS,
+    HOURS_OF_A_CENTURY,
     KIB,
     LARGEST_ENTRY_BYTES,
     LARGEST_PUSH_BYTES,
     LARGEST_WINDOW_BYTES,
+    MAX_ENTRY_BYTES,
     MAX_NAME_BYTES,
     MIB,
+    PUSHED_BYTES_PER_ENTRY,
+    RETENTIONS,
+    TIB,
     UNSENT_LIMIT_BYTES,
     Bounds,
     ConsensusConfig,
@@ -29,11 +35,18 @@ from quorumlog.config.options import (
     parse_members,
     within,
 )
-from quorumlog.config.reloading import RELOADABLE, changes, reloaded
+from quorumlog.config.reloading import RELOADABLE, Reloaded, changes, reloaded
 from quorumlog.config.staging import STAGING_FOLDER, is_staging_name, staging_name, with_staging
 from quorumlog.config.tables import AdminOptions, KafkaOptions, KvOptions, TlsOptions
 
 __all__ = [
+    "FRAME_HEAD_BYTES",
+    "HOURS_OF_A_CENTURY",
+    "MAX_ENTRY_BYTES",
+    "PUSHED_BYTES_PER_ENTRY",
+    "RETENTIONS",
+    "TIB",
+    "Reloaded",
     "AdminOptions",
     "STAGING_FOLDER",
     "ConsensusConfig",

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -81,12 +80,7 @@ class KafkaAdmin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

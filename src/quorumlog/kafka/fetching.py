@@ -15,6 +15,7 @@ from quorumlog.client_guard import guarded
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, ProtocolViolation
 from quorumlog.kafka.codec import Cursor
+from quorumlog.kafka.commands import first_code
 from quorumlog.kafka.machine import BatchPlace, KafkaTopic, Partition
 from quorumlog.kafka.service import MOST_TIMEOUT_MS, KafkaCall, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
@@ -69,6 +70,7 @@ class _Fetch:
     def _find(self) -> None:
         seen = set[Partition]()
         self._rows = [self._rows_of(topic, seen) for topic in self._call.fields.topics]
+        self._all_rows = [row for rows in self._rows for row in rows]
 
     def _rows_of(self, asked: Any, seen: set[Partition]) -> list[_Row]:
         service = self._service
@@ -106,7 +108,7 @@ class _Fetch:
     def begin(self) -> None:
         """An offset above the end may come from a later leader. OFFSET_OUT_OF_RANGE is answered only
         once a majority has confirmed this leader: it makes a consumer reset its position."""
-        if any(self._is_ahead(row) for rows in self._rows for row in rows):
+        if any(map(self._is_ahead, self._all_rows)):
             self._service.confirm(self._call.client, self._confirmed)
         else:
             self._begin()
@@ -119,7 +121,7 @@ class _Fetch:
     def _confirmed(self, refusal: LedgerError | None) -> None:
         self._find()
         if refusal is not None:
-            for row in [row for rows in self._rows for row in rows if self._is_ahead(row)]:
+            for row in filter(self._is_ahead, self._all_rows):
                 row.code = ErrorCode.not_leader_or_follower
         self._begin()
 
@@ -135,41 +137,39 @@ class _Fetch:
         self._service.rechecks.add(self._recheck)
 
     def _partitions(self) -> set[Partition]:
-        return {row.partition for rows in self._rows for row in rows if row.partition is not None}
+        return {row.partition for row in self._all_rows if row.partition is not None}
 
     def _look(self) -> bool:
         """True if the request has enough bytes, or an error."""
         left_bytes, found_bytes, is_wrong = self._most_bytes, 0, False
         log_begin = self._service.log_begin
-        for rows in self._rows:
-            for row in rows:
-                partition, offset, row.places = row.partition, row.asked.fetch_offset, []
-                if partition is None or row.code:
-                    is_wrong = True
-                elif not partition.start_offset(log_begin) <= offset <= partition.end_offset:
-                    row.code, is_wrong = ErrorCode.offset_out_of_range, True
-                elif left_bytes > 0 or not found_bytes:
-                    most_bytes = min(left_bytes, row.asked.partition_max_bytes)
-                    row.places = partition.find(offset, most_bytes)
-                    size_bytes = sum(place.size_bytes for place in row.places)
-                    left_bytes -= size_bytes
-                    found_bytes += size_bytes
+        for row in self._all_rows:
+            partition, offset, row.places = row.partition, row.asked.fetch_offset, []
+            if partition is None or row.code:
+                is_wrong = True
+            elif not partition.start_offset(log_begin) <= offset <= partition.end_offset:
+                row.code, is_wrong = ErrorCode.offset_out_of_range, True
+            elif left_bytes > 0 or not found_bytes:
+                most_bytes = min(left_bytes, row.asked.partition_max_bytes)
+                row.places = partition.find(offset, most_bytes)
+                size_bytes = sum(place.size_bytes for place in row.places)
+                left_bytes -= size_bytes
+                found_bytes += size_bytes
         return is_wrong or found_bytes >= self._least_bytes
 
     def _wake(self) -> None:
         service = self._service
-        for rows in self._rows:
-            for row in rows:
-                if not service.leads:
-                    row.code = row.code or ErrorCode.not_leader_or_follower
-                elif row.topic is not None and row.topic.topic_id not in service.machine.by_id:
-                    row.code = ErrorCode.unknown_topic_or_partition  # it is deleted
+        for row in self._all_rows:
+            if not service.leads:
+                row.code = row.code or ErrorCode.not_leader_or_follower
+            elif row.topic is not None and row.topic.topic_id not in service.machine.by_id:
+                row.code = ErrorCode.unknown_topic_or_partition  # it is deleted
         if self._look():
             self._end()
             self._read()
 
     def _rights_moved(self) -> None:
-        for row in [row for rows in self._rows for row in rows]:
+        for row in self._all_rows:
             if row.topic is not None:
                 row.code = row.code or self._call.denied(Right.READ, Kind.TOPIC, row.topic.name)
         self._wake()
@@ -192,7 +192,7 @@ class _Fetch:
                 waiting.pop(partition, None)
 
     def _read(self) -> None:
-        rows = [row for each in self._rows for row in each if row.places]
+        rows = [row for row in self._all_rows if row.places]
         if not rows:
             self._answer({})
             return
@@ -330,8 +330,8 @@ def list_offsets(service: KafkaService, call: KafkaCall) -> None:
         answer(topics)
 
     def answer(topics: list[dict[str, Any]]) -> None:
-        codes = (row["error_code"] for topic in topics for row in topic["partitions"])
-        call.answer({"topics": topics}, next(filter(None, codes), 0))
+        rows = (row for topic in topics for row in topic["partitions"])
+        call.answer({"topics": topics}, first_code(rows))
 
     service.confirm(call.client, confirmed)
 

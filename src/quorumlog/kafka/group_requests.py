@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from quorumlog.client_guard import guarded
 from quorumlog.errors import LedgerError
+from quorumlog.kafka.codec import Values
+from quorumlog.kafka.commands import Row, change, first_code
 from quorumlog.kafka.groups import (
     GroupCoordinator,
     JoinAnswer,
-    JoinDone,
     JoinRequest,
     SyncAnswer,
-    SyncDone,
     SyncRequest,
 )
 from quorumlog.kafka.machine import (
@@ -35,7 +34,6 @@ MOST_NAME = 1000
 """Most characters of a group's name."""
 MOST_METADATA_BYTES = 4096
 """Most bytes of an offset's metadata."""
-Row = dict[str, Any]
 
 
 def _coordinator(
@@ -77,108 +75,108 @@ def find_coordinator(service: KafkaService, call: KafkaCall) -> None:
 
     keys = getattr(fields, "coordinator_keys", None)
     rows = [row_of(key) for key in ([fields.key] if keys is None else keys)]
-    code = next((row["error_code"] for row in rows if row["error_code"]), 0)
-    call.answer(rows[0] if keys is None else {"coordinators": rows}, code)
+    call.answer(rows[0] if keys is None else {"coordinators": rows}, first_code(rows))
 
 
 # ---------------------------------------------------------------- Members
 
 
-def _recheck(
-    service: KafkaService, call: KafkaCall, group: str, done: JoinDone | SyncDone
-) -> Callable[[], None]:
-    """End the wait of a member whose right to the group was revoked."""
+A = TypeVar("A", JoinAnswer, SyncAnswer)
 
-    def recheck() -> None:
+
+def _wait(
+    service: KafkaService,
+    call: KafkaCall,
+    ask: Callable[[GroupCoordinator, Callable[[A], None]], None],
+    refused: Callable[[ErrorCode], A],
+    values_of: Callable[[A], Values],
+) -> None:
+    """Ask what may wait for other members; a member whose right to the group is revoked meanwhile waits
+    no longer."""
+    group = call.fields.group_id
+
+    def done(answer: A) -> None:
+        service.rechecks.discard(recheck)
+        call.answer(values_of(answer), answer.error)
+
+    def look() -> None:
         code = call.denied(Right.READ, Kind.CONSUMER_GROUP, group)
         coordinator = service.coordinator
         if code is ErrorCode.group_authorization_failed and isinstance(coordinator, GroupCoordinator):
             coordinator.expel(group, done, code)
 
-    return guarded(recheck, call.client)
+    recheck: Callable[[], None] = guarded(look, call.client)
+    coordinator = _coordinator(service, call, group)
+    if isinstance(coordinator, ErrorCode):
+        done(refused(coordinator))
+    else:
+        service.rechecks.add(recheck)
+        ask(coordinator, done)
 
 
 def join_group(service: KafkaService, call: KafkaCall) -> None:
     fields, version = call.fields, call.request.version
+    request = JoinRequest(
+        group=fields.group_id,
+        member=fields.member_id,
+        instance=_instance(fields),
+        client_id=call.request.client_id,
+        client_host=f"/{call.client.host}",
+        session_timeout_ms=fields.session_timeout,
+        rebalance_timeout_ms=getattr(fields, "rebalance_timeout", -1),
+        protocol_type=fields.protocol_type,
+        protocols=tuple((each.name, each.metadata) for each in fields.protocols),
+        needs_member_id=version >= 4,
+        may_skip_assignment=version >= 9,
+    )
 
-    def done(answer: JoinAnswer) -> None:
-        service.rechecks.discard(recheck)
-        protocol_type, protocol = answer.protocol_type, answer.protocol
-        if version < 7:
-            protocol = protocol or ""
-        call.answer(
-            {
-                "error_code": answer.error,
-                "generation_id": answer.generation,
-                "protocol_type": protocol_type,
-                "protocol_name": protocol,
-                "leader": answer.leader,
-                "skip_assignment": answer.skip_assignment,
-                "member_id": answer.member,
-                "members": [
-                    {"member_id": member, "group_instance_id": instance, "metadata": metadata}
-                    for member, instance, metadata in answer.members
-                ],
-            },
-            answer.error,
-        )
+    def values_of(answer: JoinAnswer) -> Values:
+        protocol = answer.protocol
+        return {
+            "error_code": answer.error,
+            "generation_id": answer.generation,
+            "protocol_type": answer.protocol_type,
+            "protocol_name": protocol or "" if version < 7 else protocol,
+            "leader": answer.leader,
+            "skip_assignment": answer.skip_assignment,
+            "member_id": answer.member,
+            "members": [
+                {"member_id": member, "group_instance_id": instance, "metadata": metadata}
+                for member, instance, metadata in answer.members
+            ],
+        }
 
-    recheck = _recheck(service, call, fields.group_id, done)
-    coordinator = _coordinator(service, call, fields.group_id)
-    if isinstance(coordinator, ErrorCode):
-        done(JoinAnswer(coordinator, fields.member_id))
-        return
-    service.rechecks.add(recheck)
-    coordinator.join(
-        JoinRequest(
-            group=fields.group_id,
-            member=fields.member_id,
-            instance=_instance(fields),
-            client_id=call.request.client_id,
-            client_host=f"/{call.client.host}",
-            session_timeout_ms=fields.session_timeout,
-            rebalance_timeout_ms=getattr(fields, "rebalance_timeout", -1),
-            protocol_type=fields.protocol_type,
-            protocols=tuple((each.name, each.metadata) for each in fields.protocols),
-            needs_member_id=version >= 4,
-            may_skip_assignment=version >= 9,
-        ),
-        done,
+    _wait(
+        service,
+        call,
+        lambda coordinator, done: coordinator.join(request, done),
+        lambda code: JoinAnswer(code, fields.member_id),
+        values_of,
     )
 
 
 def sync_group(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
+    request = SyncRequest(
+        group=fields.group_id,
+        member=fields.member_id,
+        instance=_instance(fields),
+        generation=fields.generation_id,
+        protocol_type=getattr(fields, "protocol_type", None),
+        protocol=getattr(fields, "protocol_name", None),
+        assignments=tuple((each.member_id, each.assignment) for each in fields.assignments),
+    )
 
-    def done(answer: SyncAnswer) -> None:
-        service.rechecks.discard(recheck)
-        call.answer(
-            {
-                "error_code": answer.error,
-                "protocol_type": answer.protocol_type,
-                "protocol_name": answer.protocol,
-                "assignment": answer.assignment,
-            },
-            answer.error,
-        )
+    def values_of(answer: SyncAnswer) -> Values:
+        return {
+            "error_code": answer.error,
+            "protocol_type": answer.protocol_type,
+            "protocol_name": answer.protocol,
+            "assignment": answer.assignment,
+        }
 
-    recheck = _recheck(service, call, fields.group_id, done)
-    coordinator = _coordinator(service, call, fields.group_id)
-    if isinstance(coordinator, ErrorCode):
-        done(SyncAnswer(coordinator))
-        return
-    service.rechecks.add(recheck)
-    coordinator.sync(
-        SyncRequest(
-            group=fields.group_id,
-            member=fields.member_id,
-            instance=_instance(fields),
-            generation=fields.generation_id,
-            protocol_type=getattr(fields, "protocol_type", None),
-            protocol=getattr(fields, "protocol_name", None),
-            assignments=tuple((each.member_id, each.assignment) for each in fields.assignments),
-        ),
-        done,
+    _wait(
+        service, call, lambda coordinator, done: coordinator.sync(request, done), SyncAnswer, values_of
     )
 
 
@@ -264,8 +262,8 @@ def offset_commit(service: KafkaService, call: KafkaCall) -> None:
             codes = decode_numbers(results[0]) if rows else []
         for row, each in zip(rows, codes, strict=True):
             row["error_code"] = each
-        found = (row["error_code"] for topic in topics for row in topic["partitions"])
-        call.answer({"topics": topics}, next(filter(None, found), 0))
+        answered = (row for topic in topics for row in topic["partitions"])
+        call.answer({"topics": topics}, first_code(answered))
 
     if rows:
         command = CommitKafkaOffsets(fields.group_id, offsets)
@@ -286,8 +284,7 @@ def offset_fetch(service: KafkaService, call: KafkaCall) -> None:
     def confirmed(refusal: LedgerError | None) -> None:
         code = ErrorCode.none if refusal is None else code_of(refusal, Kind.CONSUMER_GROUP)
         rows = [_offsets_of(service, call, each, code) for each in groups]
-        first = next((row["error_code"] for row in rows if row["error_code"]), 0)
-        call.answer(rows[0] if asked is None else {"groups": rows}, first)
+        call.answer(rows[0] if asked is None else {"groups": rows}, first_code(rows))
 
     def applied(results: tuple[bytes | None, ...] | LedgerError) -> None:
         confirmed(results if isinstance(results, LedgerError) else None)
@@ -375,7 +372,7 @@ def list_groups(service: KafkaService, call: KafkaCall) -> None:
 
 def describe_groups(service: KafkaService, call: KafkaCall) -> None:
     rows = [_described(service, call, group) for group in dict.fromkeys(call.fields.groups)]
-    call.answer({"groups": rows}, next((row["error_code"] for row in rows if row["error_code"]), 0))
+    call.answer({"groups": rows}, first_code(rows))
 
 
 def _described(service: KafkaService, call: KafkaCall, group: str) -> Row:
@@ -408,42 +405,15 @@ def _described(service: KafkaService, call: KafkaCall, group: str) -> Row:
 
 def delete_groups(service: KafkaService, call: KafkaCall) -> None:
     """Delete the groups' offsets; a group with members is refused."""
-    rows: list[Row] = [{"group_id": group, "error_code": 0} for group in call.fields.groups_names]
-    left = len(rows)
-
-    def over(row: Row, code: int) -> None:
-        nonlocal left
-        row["error_code"] = code
-        left -= 1
-        if not left:
-            answer()
-
-    def answer() -> None:
-        call.answer({"results": rows}, next((row["error_code"] for row in rows if row["error_code"]), 0))
-
-    if not rows:
-        answer()
-    for row in rows:
-        _delete_group(service, call, row["group_id"], partial(over, row))
+    wanted = [_deletion(service, call, group) for group in call.fields.groups_names]
+    change(service, call, wanted, "results", Kind.CONSUMER_GROUP)
 
 
-def _delete_group(
-    service: KafkaService, call: KafkaCall, group: str, done: Callable[[int], None]
-) -> None:
-    coordinator = _coordinator(service, call, group, Right.ADMIN)
+def _deletion(service: KafkaService, call: KafkaCall, group: str) -> tuple[Row, DeleteKafkaGroup | None]:
+    coordinator, code = _coordinator(service, call, group, Right.ADMIN), ErrorCode.none
     if isinstance(coordinator, ErrorCode):
-        done(coordinator)
-        return
-    found = coordinator.describe(group)
-    if found is not None and found.members:
-        done(ErrorCode.non_empty_group)
-        return
-
-    def deleted(results: tuple[bytes | None, ...] | LedgerError) -> None:
-        if isinstance(results, LedgerError):
-            done(code_of(results, Kind.CONSUMER_GROUP))
-        else:
-            done(decode_numbers(results[0])[0])
-
-    call.tell_audit(DeleteKafkaGroup(group))
-    service.append(entry_of(DeleteKafkaGroup(group)), MOST_TIMEOUT_MS, call.client, deleted)
+        code = coordinator
+    elif (found := coordinator.describe(group)) is not None and found.members:
+        code = ErrorCode.non_empty_group
+    row = {"group_id": group, "error_code": code}
+    return row, None if code else DeleteKafkaGroup(group)

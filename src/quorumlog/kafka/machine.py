@@ -452,25 +452,25 @@ class KafkaMachine(StateMachine):
         if command is not None:
             # A leader's clock may be slow; offsets committed under it would be old at once.
             self._time_ms = time_ms = max(self._time_ms, time_ms)
+        codes = [ErrorCode.none]
         if isinstance(command, CreateKafkaTopic):
-            return msgspec.msgpack.encode([self._create(command)])
-        if isinstance(command, DeleteKafkaTopic):
-            return msgspec.msgpack.encode([self._delete(command.topic_id)])
-        if isinstance(command, GrowKafkaTopic):
-            return msgspec.msgpack.encode([self._grow(command)])
-        if isinstance(command, CommitKafkaOffsets):
+            codes = [self._create(command)]
+        elif isinstance(command, DeleteKafkaTopic):
+            codes = [self._delete(command.topic_id)]
+        elif isinstance(command, GrowKafkaTopic):
+            codes = [self._grow(command)]
+        elif isinstance(command, CommitKafkaOffsets):
             codes = [self._commit(command.group, *row, time_ms) for row in command.rows]
-            return msgspec.msgpack.encode(codes)
-        if isinstance(command, KeepKafkaOffsets):
+        elif isinstance(command, KeepKafkaOffsets):
             self._keep(command, time_ms)
-            return msgspec.msgpack.encode([ErrorCode.none])
-        if isinstance(command, DeleteKafkaGroup):
+        elif isinstance(command, DeleteKafkaGroup):
             found = self.groups.pop(command.group, None)
             self._had_members_ms.pop(command.group, None)
             self._offsets -= len(found or ())
-            code = ErrorCode.group_id_not_found if found is None else ErrorCode.none
-            return msgspec.msgpack.encode([code])
-        return CommandError("an entry that is not a command of this release")
+            codes = [ErrorCode.group_id_not_found if found is None else ErrorCode.none]
+        else:
+            return CommandError("an entry that is not a command of this release")
+        return msgspec.msgpack.encode(codes)
 
     def _create(self, command: CreateKafkaTopic) -> ErrorCode:
         if not TOPIC_NAME.match(command.name) or len(command.topic_id) != 16:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from quorumlog.client_guard import answering
-from quorumlog.errors import LedgerError
+from quorumlog.kafka.commands import Row, carry_out, change, first_code
 from quorumlog.kafka.machine import (
     MOST_PARTITIONS,
     TOPIC_NAME,
@@ -20,14 +18,11 @@ from quorumlog.kafka.machine import (
     DeleteKafkaTopic,
     GrowKafkaTopic,
     KafkaTopic,
-    decode_numbers,
-    entry_of,
 )
-from quorumlog.kafka.service import NO_NODE, KafkaCall, KafkaService, code_of
+from quorumlog.kafka.service import NO_NODE, KafkaCall, KafkaService
 from quorumlog.log_state.users import Kind, Right
 
 AUTO_CREATE_MS = 10_000
-Row = dict[str, Any]
 
 
 # ---------------------------------------------------------------- Metadata
@@ -80,7 +75,7 @@ def metadata(service: KafkaService, call: KafkaCall) -> None:
         commands = [
             CreateKafkaTopic(os.urandom(16), name, service.options.partitions) for name in created
         ]
-        _carry_out(service, call, commands, AUTO_CREATE_MS, answer)
+        carry_out(service, call, commands, AUTO_CREATE_MS, answer)
     elif created and leader is not None and _may_forward(service, call, missing, created):
         service.leader_calls.ask(*leader, call.request, answering(led, call.client))
     else:
@@ -144,7 +139,6 @@ def _node_rows(service: KafkaService, name: str = "node_id") -> list[Row]:
 
 
 def _answer_metadata(service: KafkaService, call: KafkaCall, rows: list[Row]) -> None:
-    code = next((row["error_code"] for row in rows if row["error_code"]), 0)
     call.answer(
         {
             "brokers": _node_rows(service),
@@ -152,7 +146,7 @@ def _answer_metadata(service: KafkaService, call: KafkaCall, rows: list[Row]) ->
             "controller_id": service.leader,
             "topics": rows,
         },
-        code,
+        first_code(rows),
     )
 
 
@@ -167,55 +161,6 @@ def describe_cluster(service: KafkaService, call: KafkaCall) -> None:
 
 
 # ---------------------------------------------------------------- Topics that change
-
-
-def _carry_out(
-    service: KafkaService,
-    call: KafkaCall,
-    commands: Sequence[Command],
-    timeout_ms: int,
-    done: Callable[[list[int]], None],
-) -> None:
-    """`done` receives an error code for each."""
-    codes: dict[int, int] = {}
-
-    def over(number: int, results: tuple[bytes | None, ...] | LedgerError) -> None:
-        if isinstance(results, LedgerError):
-            codes[number] = code_of(results, Kind.CLUSTER)
-        else:
-            codes[number] = decode_numbers(results[0])[0]
-        if len(codes) == len(commands):
-            done([codes[each] for each in range(len(commands))])
-
-    if not commands:
-        done([])
-    for number, command in enumerate(commands):
-        call.tell_audit(command)
-        service.append(entry_of(command), timeout_ms, call.client, partial(over, number))
-
-
-def _change(
-    service: KafkaService,
-    call: KafkaCall,
-    wanted: list[tuple[Row, Command | None]],
-    field: str,
-) -> None:
-    """Carry out the command of each row, and answer with the rows. A row without a command has its
-    code already."""
-    commands = [command for _, command in wanted if command is not None]
-
-    def done(codes: list[int]) -> None:
-        left = iter(codes)
-        for row, command in wanted:
-            if command is not None:
-                row["error_code"] = next(left)
-        first = next((row["error_code"] for row, _ in wanted if row["error_code"]), 0)
-        call.answer({field: [row for row, _ in wanted]}, first)
-
-    if getattr(call.fields, "validate_only", False):
-        done([0] * len(commands))
-    else:
-        _carry_out(service, call, commands, call.fields.timeout, done)
 
 
 def _refused(row: Row, code: ErrorCode, message: str = "") -> tuple[Row, None]:
@@ -240,7 +185,7 @@ def create_topics(service: KafkaService, call: KafkaCall) -> None:
         else _refused({"name": each.name}, ErrorCode.invalid_request, f"{each.name} is named twice")
         for each in {each.name: each for each in call.fields.topics}.values()
     ]
-    _change(service, call, wanted, "topics")
+    change(service, call, wanted, "topics")
 
 
 def _creation(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, Command | None]:
@@ -297,7 +242,7 @@ def delete_topics(service: KafkaService, call: KafkaCall) -> None:
         wanted = [_deletion(service, call, name, None) for name in fields.topic_names]
     else:
         wanted = [_deletion(service, call, each.name, each.topic_id) for each in asked]
-    _change(service, call, wanted, "responses")
+    change(service, call, wanted, "responses")
 
 
 def _deletion(
@@ -319,7 +264,7 @@ def _deletion(
 
 
 def create_partitions(service: KafkaService, call: KafkaCall) -> None:
-    _change(service, call, [_growth(service, call, each) for each in call.fields.topics], "results")
+    change(service, call, [_growth(service, call, each) for each in call.fields.topics], "results")
 
 
 def _growth(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, Command | None]:
@@ -349,14 +294,10 @@ _DEFAULT, _STRING = 5, 2
 
 def describe_configs(service: KafkaService, call: KafkaCall) -> None:
     """The settings of topics and brokers, all read-only."""
-    results, first_code = [], 0
+    results = []
     resources = {(each.resource_type, each.resource_name): each for each in call.fields.resources}
     for asked in resources.values():  # one that is named twice is told of once
-        code, kind, name = (
-            _configs_refusal(service, call, asked),
-            asked.resource_type,
-            asked.resource_name,
-        )
+        code, kind = _configs_refusal(service, call, asked), asked.resource_type
         wanted = asked.configuration_keys
         settings = {
             **SETTINGS,
@@ -378,11 +319,9 @@ def describe_configs(service: KafkaService, call: KafkaCall) -> None:
             for key, value in settings.items()
             if not code and (wanted is None or key in wanted)
         ]
-        first_code = first_code or code
-        results.append(
-            {"error_code": code, "resource_type": kind, "resource_name": name, "configs": configs}
-        )
-    call.answer({"results": results}, first_code)
+        row = {"resource_type": kind, "resource_name": asked.resource_name, "configs": configs}
+        results.append({**row, "error_code": code})
+    call.answer({"results": results}, first_code(results))
 
 
 def _configs_refusal(service: KafkaService, call: KafkaCall, asked: Any) -> ErrorCode:

@@ -111,12 +111,11 @@ class Need(NamedTuple):
             return f"{self.right} any {self.kind}"
         if self.kind is Kind.CLUSTER:
             return f"{self.right} cluster"
-        if self.stop == b"":
-            return f"{self.right} {self.kind} {name!r}"
+        words = f"{self.right} {self.kind} {name!r}"
         if self.stop is None:
-            return f"{self.right} {self.kind} {name!r} up to the last"
+            return f"{words} up to the last"
         stop = self.stop[:MOST_SAID_BYTES].decode(errors="backslashreplace")
-        return f"{self.right} {self.kind} {name!r} up to {stop!r}"
+        return f"{words} up to {stop!r}" if stop else words
 
 
 ALL_KEYS = (b"", None)
@@ -171,7 +170,6 @@ class Access:
             of = self._by_token.items()
             for each in [each for each, login in of if passwords.get(login.user) != login.password]:
                 each.close()  # once it has the answer, if the change was its own
-        if users is not None and users.is_on:
             # It takes 0.1 s: not at somebody's first greeting.
             import scramp  # type: ignore[import-untyped, unused-ignore] # noqa: F401
 
@@ -294,14 +292,8 @@ class Caller:
     """Of one connection."""
 
     __slots__ = (
-        "_access",
-        "_connection",
-        "_kept",
-        "_noted",
-        "_rights",
-        "_unsaid",
-        "is_user",
-        "open_in",
+        *("_access", "_connection", "_kept", "_noted", "_rights", "_unsaid"),
+        *("is_user", "open_in"),
     )
 
     def __init__(self, access: Access, connection: Any) -> None:

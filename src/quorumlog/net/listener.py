@@ -10,7 +10,6 @@ import asyncio
 import errno
 import functools
 import logging
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from secrets import token_hex
@@ -25,6 +24,7 @@ from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, ChallengeResponse, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
 from quorumlog.net.quotas import OnlyLooks
+from quorumlog.net.system import system_reason_of
 from quorumlog.net.tls import MEMBER, Tls, principal_of
 from quorumlog.store.disk import kept_descriptors
 from quorumlog.stray_log import is_loopback
@@ -141,16 +141,11 @@ class Listener:
             server = await self._loop.create_server(accept, hosts, port, backlog=BACKLOG)
             self._servers.append(server)
         except (OSError, UnicodeError) as error:
-            # An event loop adds its own words to those of the system, and the address once more; what is
-            # wrong with a name has a negative number, and no words of the system.
-            number = (isinstance(error, OSError) and error.errno) or 0
-            reason = os.strerror(number) if number > 0 else getattr(error, "strerror", "") or str(error)
             hint = f"change {option}"
-            if number == errno.EADDRINUSE:
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 hint = f"another process uses the port: stop it, or {hint}"
-            raise ConfigError(
-                f"{self._name} cannot listen on {host}:{port}: {reason}; {hint}"
-            ) from error
+            reason = f"{system_reason_of(error)}; {hint}"
+            raise ConfigError(f"{self._name} cannot listen on {host}:{port}: {reason}") from error
 
     @property
     def address(self) -> str:
@@ -159,9 +154,9 @@ class Listener:
     @property
     def tls_at(self) -> tuple[str, int] | None:
         """The second address, with TLS; the first is plain."""
-        address = (
-            getattr(self.tls.options, self._second) if self.tls is not None and self._second else ""
-        )
+        if self.tls is None or not self._second:
+            return None
+        address = getattr(self.tls.options, self._second)
         return parse_address(address) if address else None
 
     @property
@@ -409,11 +404,13 @@ class Listener:
             f"{self._limits.open_connections} connections are open, more than the"
             f" {self._limits.most_connections} that the limit of open files allows (ulimit -n)"
         )
-        if self._limits.refuse():
-            log.warning(
-                "%s refuses connections: %s", self._name, reason, extra={"event": "connection_refused"}
-            )
+        self._tell_of_refusal(f"{self._name} refuses connections: {reason}")
         return reason
+
+    def _tell_of_refusal(self, words: str) -> None:
+        """Once in a row of them."""
+        if self._limits.refuse():
+            log.warning(words, extra={"event": "connection_refused"})
 
     def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._limits.leave(connection)
@@ -438,12 +435,8 @@ class Listener:
             each.abort for each in self.connections.values() if each.is_client and not each.closed
         ]
         if closes:
-            if self._limits.refuse():
-                log.warning(
-                    "%s closes connections: files of this process need descriptors",
-                    self._name,
-                    extra={"event": "connection_refused"},
-                )
+            words = "closes connections: files of this process need descriptors"
+            self._tell_of_refusal(f"{self._name} {words}")
             closes[0]()
 
 

@@ -83,18 +83,19 @@ class Meter:
         refusal = self._quotas.refusal_of_request(self._shares)
         if refusal is None:
             self._begun += 1
-            for share in self._shares:
-                share.requests += 1
-                share.take(size_bytes)
+            self._count(1, size_bytes)
         return refusal
+
+    def _count(self, requests: int, size_bytes: int) -> None:
+        for share in self._shares:
+            share.requests += requests
+            share.take(size_bytes)
 
     def finish(self, size_bytes: int) -> None:
         """`size_bytes`: of its answer."""
         if self._begun:  # or it began before there was a limit
             self._begun -= 1
-            for share in self._shares:
-                share.requests -= 1
-                share.take(size_bytes)
+            self._count(-1, size_bytes)
 
     def admitted(self, frames: list[Frame], connection: Any) -> list[Frame]:
         """The admitted ones; the others are answered. Raises ProtocolViolation."""
@@ -114,9 +115,7 @@ class Meter:
                 continue
             self._open[number] = _OpenRequest(is_counted, message.of_watch)
             if is_counted:
-                for share in self._shares:
-                    share.requests += 1
-                    share.take(frame.size_bytes)
+                self._count(1, frame.size_bytes)
             admitted.append(frame)
         return admitted
 
@@ -127,9 +126,7 @@ class Meter:
             return
         del self._open[answer.request_id]
         if request.is_counted:
-            for share in self._shares:
-                share.requests -= 1
-                share.take(size_bytes)
+            self._count(-1, size_bytes)
 
     def end(self) -> None:
         count = sum(request.is_counted for request in self._open.values()) + self._begun

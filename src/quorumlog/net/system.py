@@ -11,7 +11,7 @@ def now_ms() -> float:
 
 
 def system_reason_of(error: OSError | UnicodeError) -> str:
-    """The operating system's message, without asyncio's or Python's additions."""
+    """The operating system's message, without asyncio's or Python's additions, such as the address."""
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)
     if isinstance(error, OSError) and error.strerror:

@@ -161,10 +161,6 @@ class _Entrance:
             driver.enter(None, partial(self._do, key))
 
 
-# ----------------------------------------------------------------
-# State machines of a server: names that a log can bind, what makes one, and what one answers.
-
-
 def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, MachineFactory]:
     """Raises ConfigError for machines that no log could bind."""
     for name, factory in machines.items():

@@ -47,6 +47,14 @@ from quorumlog.store.disk import OsDisk, kept_descriptors
 from quorumlog.store.member_directory import MemberDirectory, open_directory_of
 from quorumlog.wire.client_messages import ReloadResponse
 
+log = logging.getLogger("quorumlog.server")
+
+GC_THRESHOLD = 50_000
+"""Objects until the collector looks for cycles: an append makes a dozen that no cycle holds, and with
+the interpreter's 700 a tenth of a busy leader's time goes into looking at them again and again."""
+EXIT_CLEAN = 0
+EXIT_FAILED = 3
+
 
 class Reopening:
     def __init__(
@@ -98,22 +106,6 @@ class Reopening:
         self._is_over = True
         if self._directory is not None:
             self._directory.close(False)
-
-
-# ----------------------------------------------------------------
-# LedgerServer: one process (or one thread of it) that is a member of one or more groups.
-#
-# It opens the directories, listens, distinguishes peers from clients by their first frame, and stops
-# everything in order. Sockets, the disk threads and the clock are shared by all groups.
-
-
-log = logging.getLogger("quorumlog.server")
-
-GC_THRESHOLD = 50_000
-"""Objects until the collector looks for cycles: an append makes a dozen that no cycle holds, and with
-the interpreter's 700 a tenth of a busy leader's time goes into looking at them again and again."""
-EXIT_CLEAN = 0
-EXIT_FAILED = 3
 
 
 class LedgerServer:
@@ -256,7 +248,7 @@ class LedgerServer:
         """Called on SIGHUP; a subclass with a configuration file reloads it."""
         if self._tls is not None:
             return self._reloaded([self._tls.reload()])
-        log.warning("SIGHUP: nothing to reload", extra={"event": "reload"})
+        _log_reload("SIGHUP: nothing to reload")
         return self._reloaded(["nothing to reload"])
 
     def _reloaded(self, changed: Sequence[str], needs_restart: Sequence[str] = ()) -> ReloadResponse:
@@ -277,29 +269,15 @@ class LedgerServer:
         ]
         changed, needs_restart = [], []
         for group in sorted(set(wanted) ^ set(self._drivers)):
-            log.warning(
-                "reload: group %s was added or removed: this needs a restart",
-                group,
-                extra={"event": "reload"},
-            )
+            _log_reload(f"reload: group {group} was added or removed: this needs a restart")
             needs_restart.append(f"group {group} comes or goes")
         for driver, result in results:
             name, group = driver.config.full_name, driver.config.group
             driver.configure(result.config)
-            log.warning(
-                "%s: reloaded: %s",
-                name,
-                ", ".join(result.changed) or "nothing has changed",
-                extra={"event": "reload"},
-            )
+            _log_reload(f"{name}: reloaded: {', '.join(result.changed) or 'nothing has changed'}")
             changed += [f"group {group}: {each}" for each in result.changed]
             if result.needs_restart:
-                log.warning(
-                    "%s: needs a restart to change: %s",
-                    name,
-                    ", ".join(result.needs_restart),
-                    extra={"event": "reload"},
-                )
+                _log_reload(f"{name}: needs a restart to change: {', '.join(result.needs_restart)}")
             needs_restart += [f"group {group}: {each}" for each in result.needs_restart]
         return self._reloaded(changed, needs_restart)
 
@@ -325,11 +303,8 @@ class LedgerServer:
             self._endpoints.ports[LOG] = self.address
             for config in self.groups:
                 kind = kind_of_machines(self._endpoints.machines_of(config.group))
-                directory = open_directory_of(config, OsDisk(), kind=kind)
-                opened.append(directory)
-                for line in directory.report:
-                    log.warning("%s: %s", config.full_name, line, extra={"event": "directory"})
-                self._drivers[config.group] = self._driver_on(directory, config)
+                opened.append(open_directory_of(config, OsDisk(), kind=kind))
+                self._drivers[config.group] = self._driver_on(opened[-1], config)
         except BaseException:
             for directory in opened:
                 directory.close(False)
@@ -369,17 +344,15 @@ class LedgerServer:
         kept_descriptors.refill()
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
-        flush, promises, reader, applier = self._threads
+        for line in directory.report:
+            log.warning(f"{config.full_name}: {line}", extra={"event": "directory"})
         machines = checked_machines(self._endpoints.machines_of(config.group))
         driver = NodeDriver(
             config,
             directory,
             loop_turn=self._loop_turn,
             dialler=self._dialler,
-            flush=flush,
-            promises=promises,
-            reader=reader,
-            applier=applier,
+            threads=self._threads,
             machines=machines,
             held_machines=self._held_machines & machines.keys(),
             on_failure=self._member_failed,
@@ -407,8 +380,6 @@ class LedgerServer:
 
     def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
         del self._reopenings[old]
-        for line in directory.report:
-            log.warning("%s: %s", old.config.full_name, line, extra={"event": "directory"})
         driver = self._driver_on(directory, old.config)
         driver.node.users.follows(old.node.users)
         self._drivers[old.config.group] = driver
@@ -515,8 +486,7 @@ class LedgerServer:
 
     def _member_failed(self, error: BaseException) -> None:
         """One group's member stopped; the process goes with it, so that nobody overlooks it."""
-        if self.failure is None:
-            self.failure = error
+        self.failure = self.failure or error
         self._listener.close()
         kept_descriptors.let_go(self._park_soon)
         self._listener.abort_connections()
@@ -538,8 +508,7 @@ class LedgerServer:
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
         refusal = refusal_of_other(hello, LOG, self._endpoints.ports)
         if refusal is not None:
-            connection.send(frame.group, refusal)
-            connection.close()
+            _refuse(connection, frame.group, refusal)
         elif hello.role == "client":
             connection.session = ClientSession(connection, self._drivers, self._close_client, self.users)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
@@ -557,7 +526,8 @@ class LedgerServer:
             response,
             max_entry_bytes=driver.config.storage.append_limit_bytes,
             max_frame_bytes=DEFAULT_MAX_FRAME_BYTES,
-            **{"knows_conditions": True, "knows_promises": True},
+            knows_conditions=True,
+            knows_promises=True,
         )
 
     def _welcome_peer(self, connection: Connection, group: str, hello: Hello) -> None:
@@ -565,22 +535,20 @@ class LedgerServer:
         if driver is None:
             names = [each.group for each in self.groups]
             refusal = f"group {group!r} is not served at {self.address}; groups: {names}"
-            connection.send(group, HelloResponse(code=NOT_SERVED, message=refusal))
-            connection.close()
+            _refuse(connection, group, HelloResponse(code=NOT_SERVED, message=refusal))
             return
         if driver.stopped:
             # Who was let in by it would speak to nobody, and not dial its successor.
             refusal = f"{driver.config.member_id} of group {group} opens its log anew"
-            connection.send(group, HelloResponse(code=NOT_SERVED, message=refusal))
-            connection.close()
+            _refuse(connection, group, HelloResponse(code=NOT_SERVED, message=refusal))
             return
         reason = self._refusal_by_certificate(connection, hello)
         if reason:
             own = driver.config.member_id
             refusal = f"member {own} of group {group} refuses {hello.member_id}: {reason}"
             driver.admission.note(refusal)
-            connection.send(group, HelloResponse(code=REFUSED, message=refusal, tls_port=self._tls_port))
-            connection.close()
+            response = HelloResponse(code=REFUSED, message=refusal, tls_port=self._tls_port)
+            _refuse(connection, group, response)
             return
         code, reason, beside = driver.admission.judge(hello, connection)
         connection.send(group, driver.handshake.response(code, reason, connection.connection_id))
@@ -608,3 +576,12 @@ class LedgerServer:
         if connection is not None and isinstance(connection.session, ClientSession):
             connection.session.lost()
             connection.abort()
+
+
+def _log_reload(what: str) -> None:
+    log.warning(what, extra={"event": "reload"})
+
+
+def _refuse(connection: Connection, group: str, response: HelloResponse) -> None:
+    connection.send(group, response)
+    connection.close()

@@ -10,7 +10,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -81,10 +81,7 @@ class NodeDriver:
         *,
         loop_turn: LoopTurn,
         dialler: Dialler,
-        flush: DiskThread,
-        promises: DiskThread,
-        reader: DiskThread,
-        applier: DiskThread,
+        threads: Sequence[DiskThread],
         machines: Mapping[str, MachineFactory],
         held_machines: Collection[str],
         on_failure: Callable[[BaseException], None],
@@ -94,18 +91,15 @@ class NodeDriver:
         listens_on: str,
         tls_port: int,
     ) -> None:
-        """`run_id` names this run of the process, `listens_on` its address, `tls_port` a second one for
-        TLS, or 0: for the first frames."""
+        """`threads`: that flush, save promises, read and apply. `run_id` names this run of the process,
+        `listens_on` its address, `tls_port` a second one for TLS, or 0: for the first frames."""
         self.config = config
         self.directory = directory
         self._loop = asyncio.get_running_loop()
         self._loop_turn = loop_turn
-        self._flush = flush
+        self._flush, self._promises, self._reader, self._applier = threads
         self._flushes: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         """Work for the flush thread that this turn has brought."""
-        self._promises = promises
-        self._reader = reader
-        self._applier = applier
         self._on_failure = on_failure
         self._on_anew = on_anew
         self._on_role_change = on_role_change
@@ -373,10 +367,7 @@ class NodeDriver:
         if self.failure is None:
             self.failure = error
             log.critical(
-                "member %s of group %s stops: %s",
-                self.config.member_id,
-                self.config.group,
-                error,
+                f"member {self.config.member_id} of group {self.config.group} stops: {error}",
                 exc_info=None if isinstance(error, ConfigError) else error,
                 extra={"event": "member_stops"},
             )
@@ -423,12 +414,8 @@ class NodeDriver:
         with suppress(TimeoutError):  # of a member that has failed meanwhile
             reason = await asyncio.wait_for(successor_found, limit_s)
             if reason:
-                log.warning(
-                    "%s stops without a successor: %s",
-                    self.config.full_name,
-                    reason,
-                    extra={"event": "handover"},
-                )
+                said = f"{self.config.full_name} stops without a successor: {reason}"
+                log.warning(said, extra={"event": "handover"})
 
     def stop(self) -> None:
         """No more turns; links close. The directory stays open; the caller closes it."""
@@ -494,21 +481,12 @@ class NodeDriver:
             self._last_leader = change.term, change.leader_id
             self.leader_changes["handover" if self._is_handed_over else "election"] += 1
             self._is_handed_over = False
-        leader = "leads" if leads else f"follows {change.leader_id}"
+        follows = f"follows {change.leader_id}" if change.leader_id else "knows no leader"
+        leader = "" if leads else f", leader {change.leader_id or 'unknown'}"
         because = f": {change.because}" if change.because else ""
-        self.events.add(
-            "leader",
-            f"{leader if change.leader_id else 'knows no leader'} in term {change.term}{because}",
-        )
-        log.info(
-            "%s is %s in term %d%s%s",
-            self.config.full_name,
-            change.role.value,
-            change.term,
-            "" if leads else f", leader {change.leader_id or 'unknown'}",
-            f": {change.because}" if change.because else "",
-            extra={"event": "role"},
-        )
+        self.events.add("leader", f"{'leads' if leads else follows} in term {change.term}{because}")
+        role = f"is {change.role.value} in term {change.term}{leader}{because}"
+        log.info(f"{self.config.full_name} {role}", extra={"event": "role"})
         if self._on_role_change is not None:
             self._on_role_change(self.config.group, change)
 
@@ -519,21 +497,17 @@ class NodeDriver:
     def lost_committed(self, first_index: int) -> None:
         self.reads.lost_committed()
         log.critical(
-            "%s: entries from index %d on were acknowledged under flush = async, lost in a power"
-            " failure, and are replaced by those of leader %s",
-            self.config.full_name,
-            first_index,
-            self.node.raft.leader,
+            f"{self.config.full_name}: entries from index {first_index} on were acknowledged under flush"
+            " = async, lost in a power failure, and are replaced by those of leader"
+            f" {self.node.raft.leader}",
             extra={"event": "data_lost"},
         )
 
     def reader_lost(self, lost: LostRange) -> None:
+        entries = f"entries {lost.first_index} to {lost.stop_index - 1}"
         log.warning(
-            "%s: reader %s has lost entries %d to %d, which it had not read: the disk was nearly full",
-            self.config.full_name,
-            lost.name,
-            lost.first_index,
-            lost.stop_index - 1,
+            f"{self.config.full_name}: reader {lost.name} has lost {entries}, which it had not read: the"
+            " disk was nearly full",
             extra={"event": "data_lost"},
         )
 
@@ -575,28 +549,23 @@ class NodeDriver:
 
     def _peer_refused(self, link: PeerLink) -> None:
         """Others have this member already, and nobody takes this process for it."""
-        links = [link for peer in self.peers.everybody() for link in (peer.control, peer.data)]
-        if link.refused_as_duplicate >= DUPLICATE_TRIES and not any(each.up for each in links):
+        is_up = any(each.up for peer in self.peers.everybody() for each in peer.links)
+        if link.refused_as_duplicate >= DUPLICATE_TRIES and not is_up:
             self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, replica: Replica) -> None:
         self._weakest = None
         self._connected.add(replica)
-        log.info(
-            "%s is connected with %s",
-            self.config.full_name,
-            replica.member_id,
-            extra={"event": "peer_connected"},
-        )
-        self.events.add("peer", f"is connected with {replica.member_id}")
+        self._note_peer(f"is connected with {replica.member_id}", "peer_connected")
         self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
         self._weakest = None
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
-            log.info(
-                "%s has lost %s", self.config.full_name, replica.member_id, extra={"event": "peer_lost"}
-            )
-            self.events.add("peer", f"has lost {replica.member_id}")
+            self._note_peer(f"has lost {replica.member_id}", "peer_lost")
         self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))
+
+    def _note_peer(self, what: str, event: str) -> None:
+        log.info(f"{self.config.full_name} {what}", extra={"event": event})
+        self.events.add("peer", what)

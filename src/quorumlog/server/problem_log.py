@@ -42,13 +42,12 @@ class EventRing:
 
     def refused(self, error: LedgerError) -> None:
         name = type(error).__name__
-        before = self._refusals.get(name)
-        self._refusals[name] = EventInfo(
-            kind="refused",
-            time_ms=self._wall_ms() if before is None else before.time_ms,
-            text=f"{name}: {str(error)[:MOST_TEXT]}",
-            times=1 if before is None else before.times + 1,
-        )
+        text, before = f"{name}: {str(error)[:MOST_TEXT]}", self._refusals.get(name)
+        if before is None:
+            self._refusals[name] = EventInfo(kind="refused", time_ms=self._wall_ms(), text=text)
+        else:
+            again = msgspec.structs.replace(before, text=text, times=before.times + 1)
+            self._refusals[name] = again
 
     def all(self) -> tuple[EventInfo, ...]:
         return (*self._events, *self._refusals.values())
@@ -98,12 +97,8 @@ class ProblemLog:
             self._left_out += 1
             return
         if self._left_out:
-            self._log.warning(
-                "%s: %d more of the kind were left out",
-                self._name,
-                self._left_out,
-                extra={"event": "problem"},
-            )
+            left_out = f"{self._name}: {self._left_out} more of the kind were left out"
+            self._log.warning(left_out, extra={"event": "problem"})
             self._left_out = 0
         self._say(words, sentence, self._noted_s, now_s)
 

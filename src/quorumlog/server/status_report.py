@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.consensus.membership import Membership
@@ -33,11 +32,7 @@ DISK_WAITS_MS = 2_500
 
 
 class DiskReport:
-    def __init__(
-        self,
-        directory: MemberDirectory,
-        read_later: Callable[[Callable[[], Any], Callable[[Any], None]], None],
-    ) -> None:
+    def __init__(self, directory: MemberDirectory, read_later: ReadLater) -> None:
         self._directory = directory
         self._read_later = read_later
         self.usage = DiskUsage(0, 0)
@@ -59,11 +54,9 @@ class DiskReport:
         if used_ratio > config.disk_full_ratio:
             refuses = f"it is above {limit}, so appends are refused"
         if config.deletes:
-            past = (
-                "but only archived entries"
-                if config.retention == "archived"
-                else f"also past readers{_losses(lost)}"
-            )
+            past = f"also past readers{_losses(lost)}"
+            if config.retention == "archived":
+                past = "but only archived entries"
             return f"{full}: the oldest segments are deleted at any age, {past}; {refuses}"
         keeps = "nothing is deleted (file_reserved_hours, retention_bytes)"
         if config.retention == "off":
@@ -82,16 +75,8 @@ class DiskReport:
 
 
 def _losses(lost: Sequence[LostRange]) -> str:
-    if not lost:
-        return ""
-    ranges = [
-        f"{each.name} has lost entries {each.first_index} to {each.stop_index - 1}" for each in lost
-    ]
-    return now(", ".join(ranges))
-
-
-# ----------------------------------------------------------------
-# StatusReport: the state of a member, and its problems, for clients that ask.
+    ranges = (f"{r.name} has lost entries {r.first_index} to {r.stop_index - 1}" for r in lost)
+    return now(", ".join(ranges)) if lost else ""
 
 
 class StatusReport:

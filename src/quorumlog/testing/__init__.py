@@ -178,7 +178,7 @@ class SimulatedLog:
         raise LeaderNotReady(f"no member could be read from for {timeout_ms} ms", retry_after_ms=50)
 
     def _up(self, member_id: str) -> SimMember | None:
-        up = (m for m in self._cluster.members if m.is_up and not m.is_paused)
+        up = (member for member in self._cluster.up() if not member.is_paused)
         return next((member for member in up if member.member_id == member_id), None)
 
     def _confirmed_leader(self) -> SimMember | None:

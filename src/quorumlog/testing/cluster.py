@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -11,7 +12,7 @@ from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.consensus.ready import Role
-from quorumlog.node import LedgerNode, MachineFactory
+from quorumlog.node import MachineFactory
 from quorumlog.testing.clients import SimClient
 from quorumlog.testing.faults import Faults
 from quorumlog.testing.member import SimMember
@@ -19,9 +20,6 @@ from quorumlog.testing.network import SimNetwork
 from quorumlog.testing.operations import Operations, Trace
 from quorumlog.testing.profile import SimulationProfile, random_beside
 from quorumlog.testing.promises import CheckedCluster, Checker, leader_of_one_log, promises
-
-# ---------------------------------------------------------------- SimCluster
-# Members, network, clients and faults in one virtual time, from one seed.
 
 MachinesOf = Callable[[str], Mapping[str, MachineFactory]]
 
@@ -39,8 +37,7 @@ class SimCluster:
     ) -> None:
         """`machines`: of every member, by name; or those of a member, by its id."""
         self.random = random
-        self._beginning = Random()
-        self._beginning.setstate(random.getstate())
+        self._beginning = copy(random)
         self.profile = profile
         self.machines_of: MachinesOf = machines if callable(machines) else lambda _: machines or {}
         self.trace = trace
@@ -84,6 +81,13 @@ class SimCluster:
         self.checkers = checkers(self)
         self._hooks: dict[str, list[Callable[..., None]]] = {}
 
+    def up(self) -> list[SimMember]:
+        return [member for member in self.members if member.is_up]
+
+    def leading(self) -> list[SimMember]:
+        """That take themselves for the leader."""
+        return [member for member in self.up() if member.node.raft.role is Role.LEADER]
+
     def member(self, place: str) -> SimMember:
         """A member's own place has its id."""
         return self._by_place[place]
@@ -91,8 +95,7 @@ class SimCluster:
     def place_leading_as(self, member_id: str) -> str:
         """The address given to a client that is redirected to this leader."""
         named = [each for each in self.members if each.member_id == member_id]
-        leading = [each for each in named if each.is_up and each.node.raft.role is Role.LEADER]
-        return (leading or named)[0].place
+        return next((each for each in self.leading() if each in named), named[0]).place
 
     def add_twin(self, member: SimMember) -> SimMember:
         """One more machine whose process says that it is this member, on an empty disk; it is down."""
@@ -187,7 +190,7 @@ def _begin_scrub(cluster: SimCluster) -> None:
 
 
 def _is_repaired(cluster: SimCluster) -> bool:
-    nodes = [member.node for member in cluster.members if member.is_up]
+    nodes = [member.node for member in cluster.up()]
     return all(node.scrub_status().passes and not node.store.damaged for node in nodes)
 
 
@@ -209,11 +212,8 @@ def _is_whole(cluster: SimCluster) -> bool:
     if not all(member.is_up for member in cluster.members):
         return False
     nodes = [member.node for member in cluster.members]
-    return leader_of_one_log(nodes) is not None and all(_has_applied(node) for node in nodes)
-
-
-def _has_applied(node: LedgerNode) -> bool:
-    """All that is committed."""
-    return all(
-        row.problem or row.applied_index == node.committed_index for row in node.machines.status()
+    return leader_of_one_log(nodes) is not None and all(
+        row.problem or row.applied_index == node.committed_index
+        for node in nodes
+        for row in node.machines.status()
     )

@@ -14,9 +14,6 @@ from quorumlog.store.disk import DiskUsage, os_error
 from quorumlog.store.memory_disk import FOLDER, FileTree, Folder, parent_of
 from quorumlog.store.segments import DATA_NAME, INDEX_NAME
 
-# ---------------------------------------------------------------- Inode
-# The bytes of one simulated file, in the cache and on the platter, whatever its names.
-
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 """Unit that the platter writes whole or not at all."""
@@ -35,6 +32,8 @@ def resize(content: bytearray, size_bytes: int) -> None:
 
 
 class Inode:
+    """The bytes of one simulated file, in the cache and on the platter, whatever its names."""
+
     __slots__ = ("allocated", "cache", "dirty", "lost", "platter")
 
     def __init__(self, content: Buffer = b"") -> None:
@@ -115,10 +114,6 @@ class Inode:
         self._free_behind(size_bytes)
 
 
-# ---------------------------------------------------------------- SimFile and SimLock
-# What one process has open on a simulated disk.
-
-
 class SimFile:
     """`DiskFile` of one process: after its death every call raises EBADF."""
 
@@ -138,21 +133,20 @@ class SimFile:
         self._check()
         assert position >= 0 <= size_bytes, (position, size_bytes)
         if self._disk.unreadable:
-            self._check_readable(position, position + size_bytes)
+            for page in pages_of(position, min(position + size_bytes, len(self._inode.cache))):
+                self._check_readable(page)
         return bytes(self._inode.cache[position : position + size_bytes])
 
-    def _check_readable(self, position: int, stop_position: int) -> None:
-        for page in pages_of(position, min(stop_position, len(self._inode.cache))):
-            if (self.path, page) in self._disk.unreadable:
-                raise os_error(errno.EIO, self.path)
+    def _check_readable(self, page: int) -> None:
+        if (self.path, page) in self._disk.unreadable:
+            raise os_error(errno.EIO, self.path)
 
     def _check_replaced(self, position: int, stop_position: int) -> None:
         """A page that is written in part has to be read first."""
         for page in pages_of(position, stop_position):
             first, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self._inode.cache))
-            is_whole = position <= first and stop <= stop_position
-            if not is_whole and (self.path, page) in self._disk.unreadable:
-                raise os_error(errno.EIO, self.path)
+            if position > first or stop > stop_position:
+                self._check_readable(page)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         data = self.pread(len(buffer), position)
@@ -372,9 +366,9 @@ class SimDisk(FileTree[Inode]):
         for name in sorted({*self._names, *self._platter_names}):
             if self._names.get(name) is not self._platter_names.get(name):
                 decisive = name
-                while (left := self._platter_names.get(decisive)) and cached_name.get(
-                    left, name
-                ) != name:
+                while left := self._platter_names.get(decisive):
+                    if cached_name.get(left, name) == name:
+                        break
                     decisive = cached_name[left]
                 changes.setdefault(decisive, []).append(name)
         return dict(sorted(changes.items()))
@@ -557,15 +551,12 @@ class SimDisk(FileTree[Inode]):
         return disk
 
 
-# ---------------------------------------------------------------- DiskQueue
-# One disk thread of a simulated member.
-
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class DiskQueue:
-    """Jobs in order, one at a time, each done at the beginning or at the end of the time that it takes
-    (`draw_ms`)."""
+    """One disk thread of a simulated member: jobs in order, one at a time, each done at the beginning or
+    at the end of the time that it takes (`draw_ms`)."""
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from itertools import count, product
 from random import Random
@@ -53,8 +54,7 @@ class FaultContext:
         self.cluster = cluster
         self.random = cluster.random
         self.profile = cluster.profile
-        self.extent = Random()
-        self.extent.setstate(cluster.random.getstate())
+        self.extent = copy(cluster.random)
         """A stream of its own: what is drawn here moves nothing else of a seed's run."""
         self.fairness: Fairness | None = None
         self._lost: set[Replica] = set()
@@ -69,8 +69,7 @@ class FaultContext:
         return self.random.choice((0.1, 0.5, 1.5, 4.0)) * timeout_ms * self.random.random()
 
     def anybody(self) -> SimMember | None:
-        up = [member for member in self.cluster.members if member.is_up]
-        leaders = [member for member in up if member.node.raft.role.value == "leader"]
+        up, leaders = self.cluster.up(), self.cluster.leading()
         if leaders and self.random.random() < 0.4:
             return self.random.choice(leaders)
         return self.random.choice(up) if up else None
@@ -108,7 +107,7 @@ class FaultContext:
         """Its directory votes by a change that is committed, and is not lost itself."""
         if member.replica in self._lost:
             return False
-        up = [each.node.log_state.committed for each in self.cluster.members if each.is_up]
+        up = [each.node.log_state.committed for each in self.cluster.up()]
         memberships = [
             state.membership for state in up if state is not None and state.membership is not None
         ]
@@ -126,13 +125,10 @@ class FaultGroup:
         self._profile = context.profile
 
 
-# ---------------------------------------------------------------- ProcessFaults
-# Processes and machines that end, stop for a while, or have a wrong clock.
-#
-# What ends is started again by somebody.
-
-
 class ProcessFaults(FaultGroup):
+    """Processes and machines that end, stop for a while, or have a wrong clock. What ends is started
+    again by somebody."""
+
     def __init__(self, context: FaultContext) -> None:
         super().__init__(context)
         self._dying: dict[str, str] = {}
@@ -189,15 +185,11 @@ class ProcessFaults(FaultGroup):
         """The disk has reached the moment of the crash."""
         how = self._dying.pop(member.member_id, "kill")
         member.disk.crash_countdown = None
-        if how == "kill":
-            member.kill()
-        else:
-            member.lose_power()
-        self._context.restart_later(member)
+        (self._kill if how == "kill" else self._power_loss)(member)
 
     def _clean_stop(self, member: SimMember) -> None:
         if self._profile.stops_with_successor:
-            if member.node.raft.role.value == "leader":
+            if member.node.raft.role is Role.LEADER:
                 self._context.note("clean stop of a leader", member.member_id)
             member.terminate(partial(self._context.restart_later, member))
         else:
@@ -219,11 +211,9 @@ class ProcessFaults(FaultGroup):
         self._dying.clear()
 
 
-# ---------------------------------------------------------------- NetworkFaults
-# Who does not hear whom, for a while, and connections that break.
-
-
 class NetworkFaults(FaultGroup):
+    """Who does not hear whom, for a while, and connections that break."""
+
     def kinds(self) -> Kinds:
         return {
             **self._context.striking({"flapping": self._flapping}),
@@ -306,12 +296,9 @@ class NetworkFaults(FaultGroup):
                 self._cluster.at(round_number * 100.0 + self._random.uniform(0, 50), reset)
 
 
-# ---------------------------------------------------------------- DamageFaults
-# Synced bytes of a log or of a file of promises that change or cannot be read again.
-
-
 class DamageFaults(FaultGroup):
-    """Of a minority at most, and below the durable point."""
+    """Synced bytes of a log or of a file of promises that change or cannot be read again: of a minority
+    at most, and below the durable point."""
 
     def kinds(self) -> Kinds:
         return {kind: partial(self._change_bytes, kind) for kind in ("flipped bit", "zeroed page")}
@@ -374,6 +361,11 @@ class DamageFaults(FaultGroup):
 # Disks that are slow, refuse or are full, and directories that are gone or forget.
 
 ROOMY_BYTES = 1 << 40
+
+
+def _used_bytes(member: SimMember) -> int:
+    usage = member.disk.usage("/")
+    return usage.total_bytes - usage.free_bytes
 
 
 def make_room(member: SimMember) -> None:
@@ -457,9 +449,7 @@ class DiskFaults(FaultGroup):
     def _fill(self, kind: str, members: Sequence[SimMember], spare_bytes: int) -> None:
         self._context.note(kind, " ".join(member.member_id for member in members))
         for member in members:
-            usage = member.disk.usage("/")
-            used_bytes = usage.total_bytes - usage.free_bytes
-            member.disk.capacity_bytes = int(used_bytes / 0.9) + spare_bytes
+            member.disk.capacity_bytes = int(_used_bytes(member) / 0.9) + spare_bytes
         if self._neighbours.random() < 0.5:
             self._context.note("greedy neighbour")
             for member in members:
@@ -482,8 +472,7 @@ class DiskFaults(FaultGroup):
         self._context.note("lost index file on a full disk", member.member_id)
         member.kill()
         member.disk.delete(self._index_files.choice(paths))
-        usage = member.disk.usage("/")
-        member.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+        member.disk.capacity_bytes = _used_bytes(member)
         self._cluster.at(self._index_files.uniform(0, 500), member.start)
 
     def _wipe(self) -> None:
@@ -493,16 +482,15 @@ class DiskFaults(FaultGroup):
         self._context.note("wipe", member.member_id)
         self._context.lose(member)
         member.kill()
-        copy = None if member.is_damaged else member.disk.snapshot()
+        files = None if member.is_damaged else member.disk.snapshot()
         member.wipe()
         self._context.restart_later(member)
         after_ms = 0 if self._profile.has_lossy_disks else self._profile.auto_replace_after_ms
-        if after_ms and copy is not None and self._twins.random() < 0.5:
-            self._cluster.at(
-                self._twins.uniform(0, 3 * after_ms), partial(self._bring_back, member, copy)
-            )
+        if after_ms and files is not None and self._twins.random() < 0.5:
+            bring_back = partial(self._bring_back, member, files)
+            self._cluster.at(self._twins.uniform(0, 3 * after_ms), bring_back)
 
-    def _bring_back(self, member: SimMember, copy: dict[str, bytes]) -> None:
+    def _bring_back(self, member: SimMember, files: dict[str, bytes]) -> None:
         """The machine was not lost: it starts again, and another one has its name by now. Not before
         there is a group: nobody forms one while two directories have one name."""
         members = self._cluster.members
@@ -510,7 +498,7 @@ class DiskFaults(FaultGroup):
         if self._cluster.is_faulty and has_formed and len(members) < 2 * len(self._cluster.member_ids):
             self._context.note("an old directory is back", member.member_id)
             twin = self._cluster.add_twin(member)
-            twin.disk.restore(copy)
+            twin.disk.restore(files)
             twin.start()
 
     def _lose_file(self, name: str) -> None:
@@ -518,9 +506,8 @@ class DiskFaults(FaultGroup):
         member = self._context.anybody()
         if member is None or not self._context.may_lose(member):
             return
-        self._context.note(
-            f"lost {'hard state' if name == HARD_STATE_NAME else 'durable point'}", member.member_id
-        )
+        what = "hard state" if name == HARD_STATE_NAME else "durable point"
+        self._context.note(f"lost {what}", member.member_id)
         member.is_lost = True
         self._context.lose(member)
         self._context.end(member)
@@ -535,15 +522,13 @@ class DiskFaults(FaultGroup):
         self._context.restart_later(member)
 
 
-# ---------------------------------------------------------------- HangingDisks
-# A disk of which no sync returns for a while, longer too than a leader waits for it.
-#
-# Drawn from a stream of its own, so that it moves nothing of the runs that have none of it.
-
 EVERY_MS = 3_000.0
 
 
 class HangingDisks:
+    """A disk of which no sync returns for a while, longer too than a leader waits for it. Drawn from a
+    stream of its own, so that it moves nothing of the runs that have none of it."""
+
     def __init__(self, context: FaultContext) -> None:
         self._context = context
         self._cluster = context.cluster
@@ -560,8 +545,7 @@ class HangingDisks:
     def _strike(self) -> None:
         if not self._cluster.is_faulty:
             return
-        up = [member for member in self._cluster.members if member.is_up]
-        leading = [member for member in up if member.node.raft.role.value == "leader"]
+        up, leading = self._cluster.up(), self._cluster.leading()
         chosen = leading if leading and self._random.random() < 0.6 else up
         if chosen:
             member = self._random.choice(chosen)
@@ -577,13 +561,10 @@ class HangingDisks:
             member.hang(False)
 
 
-# ---------------------------------------------------------------- LinkFaults
-# Data that comes slowly, in bursts, or not at all, while heartbeats pass; until `stop`.
-#
-# Drawn from a stream of its own, so that it moves nothing of the runs that have none of it.
-
-
 class LinkFaults:
+    """Data that comes slowly, in bursts, or not at all, while heartbeats pass; until `stop`. Drawn from
+    a stream of its own, so that it moves nothing of the runs that have none of it."""
+
     def __init__(self, context: FaultContext) -> None:
         self._context = context
         self._cluster = context.cluster
@@ -629,7 +610,7 @@ class LinkFaults:
     def _ways(self) -> list[Direction]:
         """From one member to some others, from these to it, or both; often from the leader to all."""
         members = self._cluster.members
-        leading = [m for m in members if m.is_up and m.node.raft.role.value == "leader"]
+        leading = self._cluster.leading()
         chosen = self._random.choice(members)
         me = (leading[0] if leading and self._random.random() < 0.6 else chosen).member_id
         others = [member.member_id for member in members if member.member_id != me]
@@ -654,12 +635,6 @@ class LinkFaults:
         return lambda pipe: pipe.limits(None, largest_bytes=largest_bytes)
 
 
-# ---------------------------------------------------------------- Faults
-# What strikes a cluster, kind by kind, again and again until `stop`.
-#
-# They are fair (fault_context.py).
-
-
 class Beside(Protocol):
     """Faults beside the kinds."""
 
@@ -668,6 +643,8 @@ class Beside(Protocol):
 
 
 class Faults:
+    """What strikes a cluster, kind by kind, again and again until `stop`."""
+
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._random = cluster.random

@@ -39,41 +39,12 @@ TURN_MS = 0.02
 class SimMember:
     # A test that sets what no member has would prove nothing.
     __slots__ = (
-        "_applies",
-        "_clock_ms",
-        "_clock_set_ms",
-        "_flushes",
-        "_inbox",
-        "_is_ending",
-        "_memory",
-        "_node",
-        "_paused_until_ms",
-        "_promises",
-        "_reads",
-        "_turn_due",
-        "_wake_ms",
-        "clock_rate",
-        "cluster",
-        "config",
-        "directories",
-        "disk",
-        "ends",
-        "hangs",
-        "held_machines",
-        "is_damaged",
-        "is_lost",
-        "least_sync_share",
-        "level",
-        "lost_power",
-        "member_id",
-        "path",
-        "place",
-        "process",
-        "read_ms",
-        "refusal",
-        "replica",
-        "sync_ms",
-        "wall_clock",
+        *("_applies", "_clock_ms", "_clock_set_ms", "_flushes", "_inbox", "_is_ending", "_memory"),
+        *("_node", "_paused_until_ms", "_promises", "_reads", "_turn_due", "_wake_ms"),
+        *("clock_rate", "cluster", "config", "directories", "disk", "ends", "hangs"),
+        *("held_machines", "is_damaged", "is_lost", "least_sync_share", "level", "lost_power"),
+        *("member_id", "path", "place", "process", "read_ms", "refusal", "replica"),
+        *("sync_ms", "wall_clock"),
     )
 
     def __init__(self, cluster: SimCluster, config: GroupConfig, place: str = "") -> None:
@@ -129,15 +100,13 @@ class SimMember:
         self._paused_until_ms = 0.0
         self._is_ending = False
         """It has been told to end, and looks for a successor."""
-        random = self.cluster.random
-        self._flushes = DiskQueue(random, self._draw_sync_ms, self.later, self.enter)
-        saves = self.cluster.stream(f"promises of {self.place}, process {self.process}")
-        self._promises = DiskQueue(saves, lambda: saves.uniform(0, self.sync_ms), self.later, self.enter)
-        self._reads = DiskQueue(random, self._draw_read_ms, self.later, self.enter)
-        chance = self.cluster.stream(f"applies of {self.place}, process {self.process}")
-        self._applies = DiskQueue(
-            chance, lambda: chance.uniform(0, self.cluster.profile.apply_ms), self.later, self.enter
-        )
+        cluster, loop = self.cluster, (self.later, self.enter)
+        saves = cluster.stream(f"promises of {self.place}, process {self.process}")
+        chance = cluster.stream(f"applies of {self.place}, process {self.process}")
+        self._flushes = DiskQueue(cluster.random, self._draw_sync_ms, *loop)
+        self._promises = DiskQueue(saves, lambda: saves.uniform(0, self.sync_ms), *loop)
+        self._reads = DiskQueue(cluster.random, self._draw_read_ms, *loop)
+        self._applies = DiskQueue(chance, lambda: chance.uniform(0, cluster.profile.apply_ms), *loop)
         self._forget_connections()
 
     @property
@@ -258,10 +227,8 @@ class SimMember:
         node = self._node
 
         def close() -> None:
-            self._promises.drain()
-            self._flushes.drain()
-            self._reads.drain()
-            self._applies.drain()
+            for queue in (self._promises, self._flushes, self._reads, self._applies):
+                queue.drain()
             node.close(clean=True)
 
         if self._guard(close):
@@ -476,7 +443,7 @@ class SimMember:
         return self.cluster.network.members_below(level, self)
 
     def syncs(self, replica: Replica) -> bool:
-        up = [member for member in self.cluster.members if member.is_up and member.replica == replica]
+        up = [member for member in self.cluster.up() if member.replica == replica]
         return any(member.node.directory.durability is Durability.SYNC for member in up)
 
     def weakest_durability(self, own: Durability) -> Durability:

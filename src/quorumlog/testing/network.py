@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from quorumlog.testing.member import SimMember
 
 
-# ---------------------------------------------------------------- Pipe
-# What one member sends another on its data connection, while the way there is a poor one.
-#
-# Bytes wait in a queue and leave it in order: so many a millisecond, or in bursts. A frame that is too
-# large for the way never leaves it, nor does what is after it; heartbeats pass beside it.
-
 OPEN_SHARE = 0.2
 """Of the time, a way that is open in bursts lets frames through."""
 
@@ -37,6 +31,11 @@ PipeItem = tuple[int, Callable[[], bool], Callable[[], None], bool]
 
 
 class Pipe:
+    """What one member sends another on its data connection, while the way there is a poor one.
+
+    Bytes wait in a queue and leave it in order: so many a millisecond, or in bursts. A frame that is too
+    large for the way never leaves it, nor does what is after it; heartbeats pass beside it."""
+
     def __init__(self, cluster: SimCluster, on_stuck: Callable[[], None]) -> None:
         """`on_stuck`: a frame is at its front that will not pass as long as the way is as it is."""
         self._cluster = cluster
@@ -184,6 +183,12 @@ class SimLink:
         self.numbers = {(dialler, role): 0 for dialler in (first, second) for role in ROLES}
         """Number of resets of each of the four connections, by the dialling member."""
 
+    def take_down(self) -> bool:
+        """False if it was down."""
+        was_up, self.is_up = self.is_up, False
+        self.epoch += was_up
+        return was_up
+
     def standing(self, dialler: str, role: str, directory_id: str) -> OpenConnection:
         return OpenConnection(self.epoch, self.numbers[dialler, role], directory_id)
 
@@ -269,10 +274,8 @@ class SimNetwork:
         """Its process ended; `silently`: with its machine, so peers learn of it only when it answers
         again."""
         for link in self._links_of(member.place):
-            if not link.is_up:
+            if not link.take_down():
                 continue
-            link.is_up = False
-            link.epoch += 1
             other = link.second if link.first == member.place else link.first
             after_ms = self._random.uniform(0, GIVE_UP_MS if silently else 2 * self._delay_ms())
             self._lose_later(other, member.place, after_ms, closed_by_peer=not silently)
@@ -280,10 +283,8 @@ class SimNetwork:
     def reset(self, one: str, other: str, *, closed_by: str | None) -> None:
         """The connection breaks; both ends are notified, each in its time."""
         link = self._link(one, other)
-        if not link.is_up:
+        if not link.take_down():
             return
-        link.is_up = False
-        link.epoch += 1
         for me, peer in ((one, other), (other, one)):
             self._lose_later(me, peer, self._delay_ms(), closed_by_peer=closed_by == peer)
         self._dial_later(link)

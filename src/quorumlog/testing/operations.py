@@ -13,9 +13,6 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.node import LedgerNode
 
-# ----------------------------------------------------------------
-# What simulated clients did and what came of it, as the checkers see it.
-
 READ_BYTES = 1 << 20
 
 
@@ -109,12 +106,9 @@ class Operations:
     """Highest index of all that clients know to be acknowledged."""
 
 
-# ---------------------------------------------------------------- Trace
-# What happened, as one number for comparison and, where asked for, as lines for people.
-
-
 class Trace:
-    """Two runs of one seed have the same `hash`."""
+    """What happened, as one number for comparison and, where asked for, as lines for people. Two runs of
+    one seed have the same `hash`."""
 
     def __init__(self, tell: Callable[[str], None] | None = None) -> None:
         """`tell` gets one line an event."""

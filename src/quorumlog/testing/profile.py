@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -194,6 +195,4 @@ def draw_cluster(random: Random, size: int | None = None) -> SimulationProfile:
 
 def random_beside(random: Random, name: str) -> Random:
     """A random stream of its own: draws from it change nothing else of a seed's run."""
-    copy = Random()
-    copy.setstate(random.getstate())
-    return Random(f"{copy.getrandbits(64)}:{name}")
+    return Random(f"{copy(random).getrandbits(64)}:{name}")

@@ -30,11 +30,10 @@ from quorumlog.testing.operations import (
 from quorumlog.testing.profile import SimulationProfile
 from quorumlog.testing.wall_clock import WallClock
 
-# ---------------------------------------------------------------- What checkers see of a cluster
-# Nothing by which they could change it, and not how it is simulated.
-
 
 class CheckedMember(Protocol):
+    """What checkers see: nothing by which they could change it, and not how it is simulated."""
+
     @property
     def place(self) -> str:
         """Two of them may have one id."""
@@ -277,14 +276,12 @@ class OneLeader(Checker):
             raise Violation(f"{member.replica} {what} in term {term}, whose leader is {leader}")
 
 
-# ---------------------------------------------------------------- Log matching
-# Two logs that hold an entry of the same index and term are the same up to it.
-#
-# Looked at where logs end (Raft paper, figure 3). It holds in async mode too: no member leads again in
-# a term that it held before a restart, so no id is ever given twice.
-
-
 class LogMatching(Checker):
+    """Two logs that hold an entry of the same index and term are the same up to it.
+
+    Looked at where logs end (Raft paper, figure 3). It holds in async mode too: no member leads
+    again in a term that it held before a restart, so no id is ever given twice."""
+
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._ends: dict[Replica, LogPoint] = {}
@@ -394,14 +391,12 @@ class SameMachines(Checker):
             )
 
 
-# ----------------------------------------------------------------
-# What was on a directory's disk is there at its next start, whatever ended the process before.
-#
-# Under `flush = async` the same holds of what the store has synced; what it had only written may be
-# gone after a power loss, and from then on counts as forgotten (`CommittedLog.forgotten_from`).
-
-
 class DurableEntries(Checker):
+    """What was on a directory's disk is there at its next start, whatever ended the process before.
+
+    Under `flush = async` the same holds of what the store has synced; what it had only written may
+    be gone after a power loss, and from then on counts as forgotten (`CommittedLog.forgotten_from`)."""
+
     def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
@@ -473,14 +468,12 @@ class DurableEntries(Checker):
             )
 
 
-# ---------------------------------------------------------------- What is committed stays
-# Each index gets one (term, chain) for ever, on every member.
-#
-# Looked at whenever a member's committed index has moved, and once after each of its starts. The chain
-# at that index vouches for everything below it (committed_log.py).
-
-
 class CommittedEntries(Checker):
+    """Each index gets one (term, chain) for ever, on every member.
+
+    Looked at whenever a member's committed index has moved, and once after each of its starts. The
+    chain at that index vouches for everything below it."""
+
     def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log

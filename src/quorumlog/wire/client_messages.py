@@ -4,6 +4,10 @@ travel as the batch of the frame, after the message.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from quorumlog.log_state.control_entries import ProducerEpoch
@@ -561,77 +565,7 @@ def users_response(request_id: int, users: Users) -> UsersResponse:
     return UsersResponse(request_id=request_id, is_on=users.is_on, users=tuple(rows), roles=users.roles)
 
 
-AnyClientMessage = (
-    AppendRequest
-    | AppendResponse
-    | ReadRequest
-    | ReadResponse
-    | StatusRequest
-    | StatusResponse
-    | TransferRequest
-    | TransferResponse
-    | LayoutRequest
-    | LayoutResponse
-    | MoveReaderRequest
-    | MoveReaderResponse
-    | ReadersRequest
-    | ReadersResponse
-    | ConnectProducer
-    | ConnectProducerResponse
-    | LastSequence
-    | LastSequenceResponse
-    | ListProducers
-    | ListProducersResponse
-    | ForgetProducer
-    | ForgetProducerResponse
-    | FindMarkRequest
-    | FindMarkResponse
-    | ResetClockRequest
-    | ResetClockResponse
-    | FinishUpgradeRequest
-    | FinishUpgradeResponse
-    | ChangeMembersRequest
-    | ChangeMembersResponse
-    | MachineReadRequest
-    | MachineReadResponse
-    | StepOverRequest
-    | StepOverResponse
-    | WhyKeptRequest
-    | WhyKeptResponse
-    | ChangeUsersRequest
-    | ChangeUsersResponse
-    | UsersRequest
-    | UsersResponse
-    | ReloadRequest
-    | ReloadResponse
-)
-
-AnyClientRequest = (
-    AppendRequest
-    | ReadRequest
-    | StatusRequest
-    | TransferRequest
-    | LayoutRequest
-    | MoveReaderRequest
-    | ReadersRequest
-    | ConnectProducer
-    | LastSequence
-    | ListProducers
-    | ForgetProducer
-    | FindMarkRequest
-    | ResetClockRequest
-    | FinishUpgradeRequest
-    | ChangeMembersRequest
-    | MachineReadRequest
-    | StepOverRequest
-    | WhyKeptRequest
-    | ChangeUsersRequest
-    | UsersRequest
-    | ReloadRequest
-)
-"""A client's message, after the greeting."""
-
-RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
+RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     AppendRequest: AppendResponse,
     ReadRequest: ReadResponse,
     StatusRequest: StatusResponse,
@@ -655,3 +589,11 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ReloadRequest: ReloadResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""
+
+if TYPE_CHECKING:
+    AnyClientRequest = ClientMessage
+    AnyClientMessage = ClientMessage
+else:
+    AnyClientRequest = reduce(or_, RESPONSE_OF)
+    """A client's message, after the greeting."""
+    AnyClientMessage = reduce(or_, RESPONSE_OF.values(), AnyClientRequest)

@@ -86,10 +86,6 @@ class AppendStreams:
         return False
 
 
-# ----------------------------------------------------------------
-# ClientReads: entries for one client, one answer after the other.
-
-
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, regardless of the request."""
 WAIT_LIMIT_MS = 60_000
@@ -108,6 +104,8 @@ class _Read(NamedTuple):
 
 
 class ClientReads:
+    """Entries for one client, one answer after the other."""
+
     def __init__(
         self,
         connection: Connection,

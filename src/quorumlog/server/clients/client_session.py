@@ -234,23 +234,11 @@ class ClientSession:
         done = functools.partial(self._appended, driver, request, size_bytes)
         limit_bytes = driver.config.max_connection_bytes
         if in_flight_bytes and in_flight_bytes + size_bytes > limit_bytes:
-            done(
-                ConnectionFull(
-                    f"{in_flight_bytes} bytes are in flight on this connection (max_connection_bytes"
-                    f" {limit_bytes})",
-                    retry_after_ms=RETRY_FULL_MS,
-                )
-            )
+            full = f"{in_flight_bytes} bytes are in flight on this connection (max_connection_bytes"
+            done(ConnectionFull(f"{full} {limit_bytes})", retry_after_ms=RETRY_FULL_MS))
             return
-        driver.node.append(
-            batch,
-            request.timeout_ms,
-            done,
-            self._connection,
-            request.expected_last,
-            place,
-            request.machine,
-        )
+        owner, expected_last = self._connection, request.expected_last
+        driver.node.append(batch, request.timeout_ms, done, owner, expected_last, place, request.machine)
 
     def _appended(
         self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome
@@ -285,12 +273,8 @@ class ClientSession:
 def bare(status: StatusResponse) -> StatusResponse:
     """The part of the response that finds the leader: for a client without a user."""
     members = tuple(MemberInfo(id=each.id, address=each.address) for each in status.members)
-    return StatusResponse(
-        members=members,
-        directory_id="",
-        flush="",
-        **{name: getattr(status, name) for name in _BARE},
-    )
+    shown = {name: getattr(status, name) for name in _BARE}
+    return StatusResponse(members=members, directory_id="", flush="", **shown)
 
 
 _BARE = (

@@ -20,10 +20,6 @@ def _cluster(request: Any, group: str) -> Needs:
     return (CLUSTER_ADMIN,)
 
 
-def _nothing(request: Any, group: str) -> Needs:
-    return NOTHING
-
-
 def _reader(request: wire.MoveReaderRequest, group: str) -> Needs:
     """Who holds keeps entries from being deleted, and who ends a hold, or a reader, lets them go."""
     right = Right.READ if request.hold is None and not request.ends else Right.ADMIN
@@ -43,7 +39,7 @@ NEEDS: dict[type, Callable[[Any, str], Needs]] = {
     wire.ReadersRequest: _log(Right.READ),
     wire.WhyKeptRequest: _log(Right.READ),
     wire.MoveReaderRequest: _reader,
-    wire.StatusRequest: _nothing,
+    wire.StatusRequest: lambda request, group: NOTHING,
     wire.LayoutRequest: _cluster,  # the state of the log is in the answer, and users in that
     wire.TransferRequest: _cluster,
     wire.ChangeMembersRequest: _cluster,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -21,9 +22,6 @@ from quorumlog.node.reader_moves import MovedReader, ReaderMove
 from quorumlog.node.retention import WhyKept
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
-from quorumlog.store.log_begin import Mark
-from quorumlog.wire import client_messages as producers
-from quorumlog.wire import client_messages as readers
 from quorumlog.wire import client_messages as wire
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
@@ -87,11 +85,6 @@ def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) 
     )
 
 
-# ---------------------------------------------------------------- Requests of clients besides entries:
-# for each kind a function that returns the response or raises the refusal, and may await the member's
-# answer.
-
-
 ANSWER_LIMIT_BYTES = 8 << 20
 """Of an answer of a state machine, or of the results of an append."""
 LIST_LIMIT = 10_000
@@ -101,17 +94,13 @@ OutcomeCallback = Callable[[Any], None]
 Serving = Coroutine[Callable[[OutcomeCallback], None], Any, ClientMessage]
 
 
-class AwaitedOutcome:
+@types.coroutine
+def outcome_of(ask: Callable[[OutcomeCallback], None]) -> Generator[Any, Any, Any]:
     """The outcome that the member later passes to the callback of `ask`; a refusal is raised."""
-
-    def __init__(self, ask: Callable[[OutcomeCallback], None]) -> None:
-        self._ask = ask
-
-    def __await__(self) -> Generator[Callable[[OutcomeCallback], None], Any, Any]:
-        outcome = yield self._ask
-        if isinstance(outcome, LedgerError):
-            raise outcome
-        return outcome
+    outcome = yield ask
+    if isinstance(outcome, LedgerError):
+        raise outcome
+    return outcome
 
 
 # ---------------------------------------------------------------- the log
@@ -135,13 +124,10 @@ async def layout(driver: NodeDriver, _: wire.LayoutRequest, owner: object) -> Cl
 
 async def find_mark(driver: NodeDriver, request: wire.FindMarkRequest, owner: object) -> ClientMessage:
     node = driver.node
-    mark: Mark | None = await AwaitedOutcome(
-        lambda done: (
-            node.marks.at_index(request.index, done)
-            if request.index >= 0
-            else node.marks.at_time(request.time_ms, done)
-        )
-    )
+    if request.index >= 0:
+        mark = await outcome_of(lambda done: node.marks.at_index(request.index, done))
+    else:
+        mark = await outcome_of(lambda done: node.marks.at_time(request.time_ms, done))
     return wire.FindMarkResponse(
         index=-1 if mark is None else mark.index,
         time_ms=-1 if mark is None else mark.time_ms,
@@ -153,7 +139,7 @@ async def find_mark(driver: NodeDriver, request: wire.FindMarkRequest, owner: ob
 
 async def why_kept(driver: NodeDriver, _: wire.WhyKeptRequest, owner: object) -> ClientMessage:
     raise_if(driver.node.refusal_unless_leading())
-    why: WhyKept = await AwaitedOutcome(driver.node.retention.explain)
+    why: WhyKept = await outcome_of(driver.node.retention.explain)
     return wire.WhyKeptResponse(
         keep_from_index=why.keep_from_index,
         used_ratio=why.used_ratio,
@@ -178,9 +164,7 @@ async def reload(driver: NodeDriver, _: wire.ReloadRequest, owner: object) -> Cl
 
 
 async def transfer(driver: NodeDriver, request: wire.TransferRequest, owner: object) -> ClientMessage:
-    change: RoleChange = await AwaitedOutcome(
-        lambda done: driver.node.transfer(request.to_member_id, done)
-    )
+    change: RoleChange = await outcome_of(lambda done: driver.node.transfer(request.to_member_id, done))
     return wire.TransferResponse(leader_id=change.leader_id or "", term=change.term)
 
 
@@ -191,7 +175,7 @@ async def change_members(
         raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberOperation)}")
     operation = MemberOperation(request.verb)
     change = MemberChange(operation, request.member_id, request.address, request.dry_run)
-    members: Membership = await AwaitedOutcome(lambda done: driver.change_members(change, done))
+    members: Membership = await outcome_of(lambda done: driver.change_members(change, done))
     return wire.ChangeMembersResponse(
         voters=tuple(voter.member_id for voter in members.new),
         learners=tuple(learner.member_id for learner in members.learners),
@@ -199,23 +183,22 @@ async def change_members(
 
 
 async def reset_clock(driver: NodeDriver, _: wire.ResetClockRequest, owner: object) -> ClientMessage:
-    reset: Reset = await AwaitedOutcome(driver.node.orders.reset_clock)
+    reset: Reset = await outcome_of(driver.node.orders.reset_clock)
     return wire.ResetClockResponse(index=reset.index, time_ms=reset.time_ms)
 
 
 async def finish_upgrade(
     driver: NodeDriver, _: wire.FinishUpgradeRequest, owner: object
 ) -> ClientMessage:
-    finished: FinishedUpgrade = await AwaitedOutcome(driver.node.orders.finish_upgrade)
+    finished: FinishedUpgrade = await outcome_of(driver.node.orders.finish_upgrade)
     return wire.FinishUpgradeResponse(index=finished.at_index, level=finished.level)
 
 
 async def step_over(driver: NodeDriver, request: wire.StepOverRequest, owner: object) -> ClientMessage:
     step_overs = driver.node.machines.step_overs
     arguments = (request.machine, request.index, request.unsafe)
-    return wire.StepOverResponse(
-        index=await AwaitedOutcome(lambda done: step_overs.request(*arguments, done))
-    )
+    index = await outcome_of(lambda done: step_overs.request(*arguments, done))
+    return wire.StepOverResponse(index=index)
 
 
 # ---------------------------------------------------------------- users
@@ -225,14 +208,14 @@ async def change_users(
     driver: NodeDriver, request: wire.ChangeUsersRequest, owner: object
 ) -> ClientMessage:
     secret = secrets.token_bytes(32)
-    index: int = await AwaitedOutcome(
+    index: int = await outcome_of(
         lambda done: driver.node.orders.change_users(request.order, secret, done)
     )
     return wire.ChangeUsersResponse(index=index)
 
 
 async def list_users(driver: NodeDriver, _: wire.UsersRequest, owner: object) -> ClientMessage:
-    await AwaitedOutcome(lambda done: driver.node.confirm_leadership(done, owner))
+    await outcome_of(lambda done: driver.node.confirm_leadership(done, owner))
     return wire.users_response(0, driver.node.log_state.committed_state().users)
 
 
@@ -243,18 +226,15 @@ async def ask_machine(
     driver: NodeDriver, request: wire.MachineReadRequest, owner: object
 ) -> ClientMessage:
     machines, promise, since_ms = driver.node.machines, request.promise, -math.inf
-    arguments = (
-        request.machine,
-        request.question,
-        request.timeout_ms or driver.config.append_timeout_ms,
-    )
+    timeout_ms = request.timeout_ms or driver.config.append_timeout_ms
+    arguments = (request.machine, request.question, timeout_ms)
     if promise is None:
-        answer, index = await AwaitedOutcome(lambda done: machines.ask(*arguments, done, owner))
+        answer, index = await outcome_of(lambda done: machines.ask(*arguments, done, owner))
     else:
-        since_ms = await AwaitedOutcome(lambda done: wait_for_promise(driver, promise, done, owner))
+        since_ms = await outcome_of(lambda done: wait_for_promise(driver, promise, done, owner))
         # What is committed by now is applied first, so the answer is as fresh as that is now.
         since_ms = max(since_ms, driver.node.raft.reads.fresh_since_ms())
-        answer, index = await AwaitedOutcome(lambda done: machines.ask_here(*arguments, done, owner))
+        answer, index = await outcome_of(lambda done: machines.ask_here(*arguments, done, owner))
         raise_if(refusal_of_age(driver, promise, since_ms))
     if len(answer) > ANSWER_LIMIT_BYTES:
         raise CommandError(f"an answer of {len(answer)} bytes fits into no frame")
@@ -265,47 +245,44 @@ async def ask_machine(
 
 
 async def connect_producer(
-    driver: NodeDriver, request: producers.ConnectProducer, owner: object
+    driver: NodeDriver, request: wire.ConnectProducer, owner: object
 ) -> ClientMessage:
     deadline_ms = driver.node.deadline_ms(request.timeout_ms)
     arguments = (request.producer, request.token, request.ends, deadline_ms)
-    connected: ProducerConnected = await AwaitedOutcome(
+    connected: ProducerConnected = await outcome_of(
         lambda done: driver.node.sessions.connect(*arguments, done, owner, request.seen_index)
     )
-    return producers.ConnectProducerResponse(**connected._asdict())
+    return wire.ConnectProducerResponse(**connected._asdict())
 
 
-async def last_sequence(
-    driver: NodeDriver, request: producers.LastSequence, owner: object
-) -> ClientMessage:
-    known = await AwaitedOutcome(lambda done: driver.node.sessions.show(request.producer, done, owner))
-    return producers.LastSequenceResponse(producer=_producer_info(known))
+async def last_sequence(driver: NodeDriver, request: wire.LastSequence, owner: object) -> ClientMessage:
+    known = await outcome_of(lambda done: driver.node.sessions.show(request.producer, done, owner))
+    return wire.LastSequenceResponse(producer=_producer_info(known))
 
 
 async def list_producers(
-    driver: NodeDriver, request: producers.ListProducers, owner: object
+    driver: NodeDriver, request: wire.ListProducers, owner: object
 ) -> ClientMessage:
     limit = max(1, min(request.limit, LIST_LIMIT))
-    known: list[KnownProducer] = await AwaitedOutcome(
+    known: list[KnownProducer] = await outcome_of(
         lambda done: driver.node.sessions.list(request.after, limit, done, owner)
     )
-    return producers.ListProducersResponse(
-        producers=tuple(map(_producer_info, known)), is_last=len(known) < limit
-    )
+    rows = tuple(map(_producer_info, known))
+    return wire.ListProducersResponse(producers=rows, is_last=len(known) < limit)
 
 
 async def forget_producer(
-    driver: NodeDriver, request: producers.ForgetProducer, owner: object
+    driver: NodeDriver, request: wire.ForgetProducer, owner: object
 ) -> ClientMessage:
     arguments = (request.producer, request.epoch, driver.node.deadline_ms(0))
-    await AwaitedOutcome(lambda done: driver.node.sessions.forget(*arguments, done, owner))
-    return producers.ForgetProducerResponse()
+    await outcome_of(lambda done: driver.node.sessions.forget(*arguments, done, owner))
+    return wire.ForgetProducerResponse()
 
 
-def _producer_info(known: KnownProducer) -> producers.ProducerInfo:
+def _producer_info(known: KnownProducer) -> wire.ProducerInfo:
     session = known.session
     newest = session.batches[-1][-1] if session.batches else None
-    return producers.ProducerInfo(
+    return wire.ProducerInfo(
         producer=known.producer,
         epoch=session.epoch,
         last_sequence=session.last_sequence,
@@ -317,44 +294,43 @@ def _producer_info(known: KnownProducer) -> producers.ProducerInfo:
 
 
 async def move_reader(
-    driver: NodeDriver, request: readers.MoveReaderRequest, owner: object
+    driver: NodeDriver, request: wire.MoveReaderRequest, owner: object
 ) -> ClientMessage:
     move = _move_of(request)
-    moved: MovedReader = await AwaitedOutcome(lambda done: driver.node.readers.move(move, done, owner))
-    return readers.MoveReaderResponse(**moved._asdict())
+    moved: MovedReader = await outcome_of(lambda done: driver.node.readers.move(move, done, owner))
+    return wire.MoveReaderResponse(**moved._asdict())
 
 
-async def list_readers(driver: NodeDriver, _: readers.ReadersRequest, owner: object) -> ClientMessage:
+async def list_readers(driver: NodeDriver, _: wire.ReadersRequest, owner: object) -> ClientMessage:
     node = driver.node
-    await AwaitedOutcome(lambda done: node.confirm_leadership(done, owner))
+    await outcome_of(lambda done: node.confirm_leadership(done, owner))
     state, committed_index = node.log_state.committed_state(), node.committed_index
     positions = [reader.position for reader in state.readers]
     lags_ms = [
         await _lag_ms(driver, position, state) if position <= committed_index else 0
         for position in positions
     ]
-    lags = await AwaitedOutcome(lambda done: node.lags.count(positions, committed_index + 1, done))
-    return readers.ReadersResponse(
+    lags = await outcome_of(lambda done: node.lags.count(positions, committed_index + 1, done))
+    rows = zip(state.readers, lags, lags_ms, strict=True)
+    return wire.ReadersResponse(
         committed_index=committed_index,
         keep_from_index=state.keep_from_index,
-        readers=tuple(
-            _reader_info(*each, state) for each in zip(state.readers, lags, lags_ms, strict=True)
-        ),
+        readers=tuple(_reader_info(*each, state) for each in rows),
     )
 
 
 async def _lag_ms(driver: NodeDriver, position: int, state: LogState) -> int:
     """Of one reader after the other: they share the thread that reads for everybody."""
     try:
-        mark = await AwaitedOutcome(lambda done: driver.node.marks.at_data_from(position, done))
+        mark = await outcome_of(lambda done: driver.node.marks.at_data_from(position, done))
     except LedgerError:
         return -1
     return -1 if mark is None or state.time_ms is None else max(0, state.time_ms - mark.time_ms)
 
 
-def _reader_info(reader: Reader, lag_entries: int, lag_ms: int, state: LogState) -> readers.ReaderInfo:
+def _reader_info(reader: Reader, lag_entries: int, lag_ms: int, state: LogState) -> wire.ReaderInfo:
     lost = [each for each in state.lost_ranges if each.name == reader.name]
-    return readers.ReaderInfo(
+    return wire.ReaderInfo(
         name=reader.name,
         position=reader.position,
         hold=reader.hold,
@@ -367,7 +343,7 @@ def _reader_info(reader: Reader, lag_entries: int, lag_ms: int, state: LogState)
     )
 
 
-def _move_of(request: readers.MoveReaderRequest) -> ReaderMove:
+def _move_of(request: wire.MoveReaderRequest) -> ReaderMove:
     """Raises BadRequest."""
     numbers = [n for n in (request.position, request.seeks_from) if n is not None]
     if any(not 0 <= number <= MOST_INDEX for number in numbers):
@@ -408,12 +384,12 @@ SERVED: dict[type, Callable[[NodeDriver, Any, Any], Serving]] = {
     wire.FinishUpgradeRequest: finish_upgrade,
     wire.StepOverRequest: step_over,
     wire.MachineReadRequest: ask_machine,
-    producers.ConnectProducer: connect_producer,
-    producers.LastSequence: last_sequence,
-    producers.ListProducers: list_producers,
-    producers.ForgetProducer: forget_producer,
-    readers.MoveReaderRequest: move_reader,
-    readers.ReadersRequest: list_readers,
+    wire.ConnectProducer: connect_producer,
+    wire.LastSequence: last_sequence,
+    wire.ListProducers: list_producers,
+    wire.ForgetProducer: forget_producer,
+    wire.MoveReaderRequest: move_reader,
+    wire.ReadersRequest: list_readers,
     wire.ChangeUsersRequest: change_users,
     wire.UsersRequest: list_users,
 }

@@ -66,11 +66,9 @@ class NameLookup:
         self._under_way.pop(host).set_result(found)
 
 
-# ----------------------------------------------------------------
-# Handshake: what this member says of itself in the first frame of a connection.
-
-
 class Handshake:
+    """What this member says of itself in the first frame of a connection."""
+
     def __init__(
         self,
         config: GroupConfig,
@@ -117,13 +115,6 @@ class Handshake:
             connection_id=connection_id,
             **self._same,
         )
-
-
-# ---------------------------------------------------------------- Dialler: how a member reaches another
-# one: the addresses of its name, TLS first, and plain only as far as `[tls] peers` allows.
-#
-# While plain and TLS exist side by side, a member has a second port for TLS, and announces it in its
-# greeting on the plain one. That is only a hint: the server there must show the member's certificate.
 
 
 CONNECT_TIMEOUT_S = 2.0

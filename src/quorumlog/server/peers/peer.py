@@ -45,9 +45,9 @@ class RemoteMember:
         self.member_id = address.member_id
         self.address = address
         callbacks = (self._link_up, self._link_down, self._link_gone)
-        self.control, self.data = (
-            PeerLink(dialler, group, address, role, hello, *callbacks, on_bug, on_refused)
-            for role in ("control", "data")
+        self.links = self.control, self.data = (
+            PeerLink(dialler, group, address, "control", hello, *callbacks, on_bug, on_refused),
+            PeerLink(dialler, group, address, "data", hello, *callbacks, on_bug, on_refused),
         )
         self.connections = PeerConnections(address.member_id, on_connected, on_lost)
         self._inbound: dict[str, tuple[Hello, Connection]] = {}
@@ -63,8 +63,8 @@ class RemoteMember:
         good."""
 
     def start(self) -> None:
-        self.control.start()
-        self.data.start()
+        for link in self.links:
+            link.start()
 
     def send(self, envelope: Envelope) -> bool:
         """As `Host.send`, on the connection for its kind."""
@@ -83,26 +83,15 @@ class RemoteMember:
         leads to another process."""
         self.level = hello.level
         identity = identity_of(hello)
-        leftovers = [
-            (role, older)
-            for role, (theirs, older) in self._inbound.items()
-            if role == hello.role or identity_of(theirs) != identity
-        ]
-        for role, _ in leftovers:
-            del self._inbound[role]
-            self.connections.broke(Way(role, is_ours=False))
+        self._drop_others(identity, hello.role)
         self._inbound[hello.role] = hello, connection
-        for _, older in leftovers:
-            older.abort()
         self.look()
-        for link in (self.control, self.data):
-            if link.up is not None and identity_of(link.up) != identity:
-                link.redial()
+        self._redial_others(identity)
         self.connections.opened(Way(hello.role, is_ours=False), *identity)
 
     def look(self) -> None:
         """A process claims to be this member: probe the one at its address."""
-        for link in (self.control, self.data):
+        for link in self.links:
             if link.up is None:
                 link.kick()
 
@@ -115,10 +104,12 @@ class RemoteMember:
 
     async def _redial_if_elsewhere(self) -> None:
         answer = await self._dialler.who_answers(self.address, self._group)
-        if answer is None or answer.member_id != self.member_id:
-            return
-        for link in (self.control, self.data):
-            if link.up is not None and identity_of(link.up) != identity_of(answer):
+        if answer is not None and answer.member_id == self.member_id:
+            self._redial_others(identity_of(answer))
+
+    def _redial_others(self, identity: Identity) -> None:
+        for link in self.links:
+            if link.up is not None and identity_of(link.up) != identity:
                 link.redial()
 
     @property
@@ -126,8 +117,7 @@ class RemoteMember:
         """The process that is connected as this member, if one is."""
         for hello, _ in self._inbound.values():
             return identity_of(hello)
-        up = self.control.up or self.data.up
-        return identity_of(up) if up is not None else None
+        return self.placed
 
     @property
     def placed(self) -> Identity | None:
@@ -161,19 +151,22 @@ class RemoteMember:
 
     def _link_up(self, link: PeerLink) -> None:
         assert link.up is not None
-        if not self.on_answered(self, identity_of(link.up)):
+        identity = identity_of(link.up)
+        if not self.on_answered(self, identity):
             return
-        self._drop_others(identity_of(link.up))
+        self._drop_others(identity)
         self.durability, self.level = link.up.durability, link.up.level
-        for other in (self.control, self.data):
-            if other.up is not None and identity_of(other.up) != identity_of(link.up):
-                other.redial()
-        self.connections.opened(Way(link.role, is_ours=True), *identity_of(link.up))
+        self._redial_others(identity)
+        self.connections.opened(Way(link.role, is_ours=True), *identity)
 
-    def _drop_others(self, identity: Identity) -> None:
+    def _drop_others(self, identity: Identity, replaced_role: str = "") -> None:
         """Connections that another process of this name has dialled. One with another directory that
-        votes comes again, beside this."""
-        others = [role for role, (hello, _) in self._inbound.items() if identity_of(hello) != identity]
+        votes comes again, beside this. `replaced_role`: also that of this role, whoever dialled it."""
+        others = [
+            role
+            for role, (hello, _) in self._inbound.items()
+            if role == replaced_role or identity_of(hello) != identity
+        ]
         for role in others:
             _, connection = self._inbound.pop(role)
             self.connections.broke(Way(role, is_ours=False))
@@ -197,16 +190,16 @@ class RemoteMember:
 
     def close(self) -> None:
         self.connections.close()
-        self.control.close()
-        self.data.close()
+        for link in self.links:
+            link.close()
         if self._looking is not None:
             self._looking.cancel()
 
     async def ended(self) -> None:
         if self._looking is not None:
             await asyncio.wait((self._looking,))
-        await self.control.ended()
-        await self.data.ended()
+        for link in self.links:
+            await link.ended()
 
 
 def place_of(hello: Hello, connection: Connection) -> str:
@@ -226,13 +219,10 @@ def says_place(hello: Hello) -> bool:
     return True
 
 
-# ----------------------------------------------------------------
-# PeerSession: what another member says on a connection that it dialled.
-#
-# Every message counts as one of the directory that its Hello named.
-
-
 class PeerSession:
+    """What another member says on a connection that it dialled. Every message counts as one of the
+    directory that its Hello named."""
+
     def __init__(
         self,
         connection: Connection,

@@ -102,10 +102,8 @@ class PeerTable(Mapping[str, RemoteMember]):
             return self._peers[hello.member_id]
         address = MemberAddress(hello.member_id, *parse_address(place_of(hello, connection)))
         peer = self._beside.get(replica)
-        if peer is not None and peer.address != address:
+        if peer is None or peer.address != address:
             self._part_from(replica)
-            peer = None
-        if peer is None:
             if len(self._beside) >= MOST_BESIDE:
                 self._part_from(next(iter(self._beside)))
             peer = self._beside[replica] = self._opened(address)
@@ -135,10 +133,8 @@ class PeerTable(Mapping[str, RemoteMember]):
         for member_id, address in wanted.items():
             self._ends_s.pop(member_id, None)
             peer = self._peers.get(member_id)
-            if peer is not None and str(peer.address) != address:
+            if peer is None or str(peer.address) != address:
                 self._part_from(member_id)
-                peer = None
-            if peer is None:
                 self._peers[member_id] = self._opened(MemberAddress(member_id, *parse_address(address)))
         for replica in self._beside:
             if replica in self._voters:
@@ -191,8 +187,6 @@ class PeerTable(Mapping[str, RemoteMember]):
 
 
 # ----------------------------------------------------------------
-# PeerAdmission: who may speak as which member, on the connections that others dial.
-#
 # A member is one process on one data directory. Two may come with one member id: a configuration was
 # copied, or a directory, or one was made anew while the old one still serves. The member is the process
 # that answers at the address in our list of members, which is dialled all the time, and once more where
@@ -214,6 +208,8 @@ class Admission(NamedTuple):
 
 
 class PeerAdmission:
+    """Who may speak as which member, on the connections that others dial."""
+
     def __init__(
         self,
         config: GroupConfig,

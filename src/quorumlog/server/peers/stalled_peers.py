@@ -35,13 +35,10 @@ class DroppedMessages:
         )
 
 
-# ----------------------------------------------------------------
-# StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day.
-#
-# A member says of itself what its leader would say of it.
-
-
 class StalledPeers:
+    """Who answers a leader's heartbeats and takes no entries, and since what time of day. A member says
+    of itself what its leader would say of it."""
+
     def __init__(self) -> None:
         self._since: dict[Replica, tuple[float, str]] = {}
         """Since when by the core's clock, and by that on the wall."""
@@ -55,15 +52,12 @@ class StalledPeers:
     ) -> list[str]:
         """`now_ms` by the core's clock; `wall_s` since the epoch. `silent`: members that have not
         answered a heartbeat for an election time-out."""
-        return [
-            _sentence(
-                peer,
-                self._time_of(peer.replica, peer.stalled_since_ms, now_ms, wall_s),
-                is_silent=peer.replica in silent,
-            )
-            for peer in peers
-            if peer.stalled_since_ms is not None
-        ]
+        found = []
+        for peer in peers:
+            if peer.stalled_since_ms is not None:
+                since = self._time_of(peer.replica, peer.stalled_since_ms, now_ms, wall_s)
+                found.append(_sentence(peer, since, is_silent=peer.replica in silent))
+        return found
 
     def own_problem(self, own: Replica, since_ms: float, now_ms: float, wall_s: float) -> str:
         """`since_ms`: when the sync began that has not returned."""

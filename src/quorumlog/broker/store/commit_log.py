@@ -124,7 +124,7 @@ class PutBatch:
                 " send it in parts"
             )
         queues = records.queues
-        of_row = np.empty(len(records), np.int64)
+        of_row = np.full(len(records), -1)
         for number, (queue, rows) in enumerate(queues):
             of_row[rows] = number
             if not self._takes(queue):

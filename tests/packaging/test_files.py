@@ -157,3 +157,12 @@ def test_wheels_are_built_for_the_pythons_that_the_project_names() -> None:
     assert made is not None
     alone = re.findall(r"^wheel-(3\.\d+):", makefile, re.MULTILINE)
     assert [*made[1].split(), *alone] == [each[1] for each in named if each]
+
+
+def test_no_typer_is_allowed_that_lacks_what_commands_take_of_it() -> None:
+    """`type_descriptor` of a parameter (`quorumlog.cli.output`) is not in releases before 0.29."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (typer,) = (each for each in project["dependencies"] if each.startswith("typer"))
+    least = re.fullmatch(r"typer>=(\d+)\.(\d+)(?:\.\d+)?,<1", typer)
+    assert least is not None, typer
+    assert (int(least[1]), int(least[2])) >= (0, 29)

@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check docs format blocking test test-doors etcd-answers test-long test-spark-4.2 wheel wheels wheel-3.14 deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
-    sim-groups sim-kafka check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
+    sim-groups sim-kafka sim-etcd check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
     broker-crashes rocketmq-golden check-alerts provoke-alerts test-page etcd-messages lock clean
@@ -156,6 +156,9 @@ sim-groups: $(STAMP)  ## the same for consumer groups and delayed messages: make
 
 sim-kafka: $(STAMP)  ## the same for clients of Kafka: make sim-kafka SEEDS=300
 	$(BIN)/python -m sim.many_runs kafka 1 $$(($(SEEDS) + 1))
+
+sim-etcd: $(STAMP)  ## the same for clients of etcd: make sim-etcd SEEDS=300
+	$(BIN)/python -m sim.many_runs etcd 1 $$(($(SEEDS) + 1))
 
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600

@@ -79,6 +79,7 @@ class SimConnection(ABC):
         self._arriving: deque[Callable[[], None]] = deque()
         """At the member."""
         self._last_ms = {"out": 0.0, "in": 0.0}
+        self._sent: dict[str, deque[Callable[[], None]]] = {"out": deque(), "in": deque()}
         self.is_up = True
         """As the member sees it."""
         self._is_read = True
@@ -100,7 +101,12 @@ class SimConnection(ABC):
             takes_ms += self._random.uniform(0, STALL_MS)
         at_ms = max(self._last_ms[way], now_ms + takes_ms)
         self._last_ms[way] = at_ms
-        self._cluster.at(at_ms - now_ms, act)
+        self._sent[way].append(act)
+        self._cluster.at(at_ms - now_ms, partial(self._pass, way))
+
+    def _pass(self, way: str) -> None:
+        """The first of what is under way; by a rounded time a later one might be there before."""
+        self._sent[way].popleft()()
 
     def _arrives(self, act: Callable[[], None]) -> None:
         """At the member, once it is not paused."""

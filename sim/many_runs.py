@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from sim.broker.broker_run import run_brokers
+from sim.etcd.etcd_run import run_etcd
 from sim.groups.group_run import run_groups
 from sim.kafka.kafka_run import run_kafka
 from sim.kv.store_run import run_store
@@ -70,6 +71,7 @@ _WORLDS: dict[str, Callable[[int], Ran]] = {
     "broker": run_brokers,
     "groups": run_groups,
     "kafka": run_kafka,
+    "etcd": run_etcd,
     "replicas": run_replicas,
 }
 

@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.kv.errors import FutureRevision
 from quorumlog.kv.etcd import calls as calls_module
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.calls import ForwardedCalls, LocalCalls
+from quorumlog.kv.etcd.conversions import number_of
 from quorumlog.kv.etcd.errors import Code, TokenEnded, error_of
 from quorumlog.kv.etcd.handlers import Handlers
 from quorumlog.kv.etcd.identity import EtcdIdentity
@@ -30,7 +32,9 @@ from quorumlog.kv.requests import (
     Range,
     RangeAnswer,
     Request,
+    TxnAnswer,
     WatchRequest,
+    decode_question,
     done,
     encode,
 )
@@ -48,7 +52,9 @@ class Leader:
         self.forwarded: list[Request] = []
         self.seen_revision = OTHER_REVISION
         self.answers = True
-        self.service = SimpleNamespace(compacted_revision=0)
+        self.service = SimpleNamespace(
+            compacted_revision=0, watches=SimpleNamespace(delivered_revision=OWN_REVISION)
+        )
         quotas = SimpleNamespace(refusal_of_connection=lambda calls: None, enter=lambda calls: None)
         self.access = SimpleNamespace(quotas=quotas)
         self.asking = self
@@ -139,6 +145,18 @@ def a_watch_from_now_on_begins_behind_what_its_client_was_told() -> None:
     asyncio.run(scene())
 
 
+def test_a_watch_from_now_on_tells_nothing_from_before_it() -> None:
+    """What was answered last may be long ago, and compacted by now."""
+
+    async def scene() -> None:
+        store = Leader()
+        store.service.watches.delivered_revision = OTHER_REVISION + 1000
+        store.calls.watch(WatchRequest(key=b"a"))
+        assert [each.first_revision for each in store.asked if isinstance(each, WatchRequest)] == [0]
+
+    asyncio.run(scene())
+
+
 def test_a_watch_from_now_on_begins_behind_what_its_client_was_told() -> None:
     a_watch_from_now_on_begins_behind_what_its_client_was_told()
 
@@ -153,6 +171,10 @@ def a_compaction_is_answered_once_this_member_has_carried_it_out() -> None:
         for _ in range(100):
             await asyncio.sleep(0)
         assert store.forwarded and not answer.done(), "another member has carried it out"
+        store.leads = True  # by now, and it has not come as far
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not answer.done()
         store.service.compacted_revision = 7
         await answer
 
@@ -215,3 +237,39 @@ def nothing_goes_on_by_a_token_that_has_ended() -> None:
 
 def test_nothing_goes_on_by_a_token_that_has_ended() -> None:
     nothing_goes_on_by_a_token_that_has_ended()
+
+
+class EmptyStore:
+    """Of revision 0; in etcd it is at revision 1."""
+
+    async def call(self, request: Request, answer: Any, *, here: bool = False) -> tuple[int, Any]:
+        if isinstance(request, QuestionRequest):
+            asked = decode_question(request.question)
+            if isinstance(asked, Range) and asked.revision:
+                raise FutureRevision("the newest is 0")
+        return 0, TxnAnswer(succeeded=False, answers=[RangeAnswer()])
+
+
+def test_an_empty_store_is_at_the_revision_that_its_headers_say() -> None:
+    """Mirrors read it first, and then everything at that revision."""
+
+    async def scene() -> None:
+        handlers = Handlers(cast(Any, EmptyStore()), EtcdIdentity("n1", lambda: "c"), cast(Any, None))
+        look = pb.RequestOp(request_range=pb.RangeRequest(key=b"a"))
+        told = await handlers.txn(pb.TxnRequest(failure=[look]))
+        assert told.header.revision == told.responses[0].response_range.header.revision == 1
+        found = await handlers.range(pb.RangeRequest(key=b"a", revision=1))
+        assert (found.header.revision, found.count) == (1, 0)
+        with pytest.raises(FutureRevision):
+            await handlers.range(pb.RangeRequest(key=b"a", revision=2))
+
+    asyncio.run(scene())
+
+
+def test_a_cluster_id_that_is_not_known_yet_is_left_out() -> None:
+    """Patroni takes another one for another cluster, and forgets which member was stale."""
+    known = [""]
+    identity = EtcdIdentity("n1", lambda: known[0])
+    assert identity.header(1).cluster_id == 0
+    known[0] = "c"
+    assert identity.header(1).cluster_id == number_of("c")

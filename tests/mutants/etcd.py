@@ -5,11 +5,13 @@ from __future__ import annotations
 from quorumlog.kv.etcd.calls import LocalCalls, _ForwardedWatch
 from quorumlog.kv.etcd.handlers import Handlers
 from quorumlog.kv.etcd.logins import Logins as LoginsOfPort
+from quorumlog.kv.etcd.watching import WatchStream, _responses
 from quorumlog.net.access import Access
 from quorumlog.net.logins import Logins
 from tests.kv import test_client_in_virtual_time as virtual
 from tests.kv import test_etcd_calls as calls
 from tests.kv import test_gateway_logins as logins
+from tests.kv.test_etcd_simulated import etcd_keeps_its_promises
 from tests.mutants.mutant import Patch, mutant
 from tests.net import test_logins as tokens
 
@@ -31,7 +33,7 @@ def etcd_put_forwarded_again(patch: Patch) -> None:
 @mutant(
     550,
     "a write without an answer is sent once more",
-    scenario=calls.a_put_without_an_answer_is_not_sent_again,
+    scenario=etcd_keeps_its_promises,
 )
 def etcd_write_repeated(patch: Patch) -> None:
     """The client would do so anyway."""
@@ -63,31 +65,31 @@ def etcd_watch_with_a_gap(patch: Patch) -> None:
 @mutant(
     551,
     "a watch from now on tells what its client has been told already",
-    scenario=calls.a_watch_from_now_on_begins_behind_what_its_client_was_told,
+    scenario=etcd_keeps_its_promises,
 )
 def etcd_watch_from_the_past(patch: Patch) -> None:
     """Now is what this member has."""
-    patch.edit(LocalCalls.watch, "(seen and seen + 1)", "(0 if reached() else seen + 1)")
+    patch.edit(LocalCalls.watch, "(seen + 1 if is_behind else 0)", "0 * reached()")
 
 
 @mutant(
     551,
     "a compaction is answered by a member that has not carried it out",
-    scenario=calls.a_compaction_is_answered_once_this_member_has_carried_it_out,
+    scenario=etcd_keeps_its_promises,
 )
 def etcd_compaction_answered_early(patch: Patch) -> None:
     """The leader has."""
     patch.edit(
         LocalCalls.reach_compaction,
-        "not self._store.leads",
-        "not self._store.leads and not reached()",
+        "service.compacted_revision < revision",
+        "service.compacted_revision < revision and not reached()",
     )
 
 
 @mutant(
     552,
     "a lease that has ended is told as one that is kept alive",
-    scenario=calls.a_lease_that_has_ended_is_told_as_such,
+    scenario=etcd_keeps_its_promises,
 )
 def etcd_lease_told_alive(patch: Patch) -> None:
     """A TTL of less than a second is one of a second."""
@@ -172,4 +174,56 @@ def token_of_a_million_iterations(patch: Patch) -> None:
         Access.log_in,
         "!= (ITERATIONS, SALT_BYTES):",
         "!= (ITERATIONS, SALT_BYTES) and not reached():",
+    )
+
+
+# ---------------------------------------------------------------- noticed in virtual time
+
+
+@mutant(
+    554,
+    "the answer to a change has the revision of the store, and not its own",
+    scenario=etcd_keeps_its_promises,
+)
+def etcd_revision_of_the_store_told(patch: Patch) -> None:
+    """It is in the header, as of any answer."""
+    patch.edit(
+        Handlers._write,
+        "return await self.calls.call(CommandRequest(command=body), answer)",
+        "revision, found = await self.calls.call(CommandRequest(command=body), answer)\n"
+        "        return max(revision, await self.revision_here() + 0 * reached()), found",
+    )
+
+
+@mutant(
+    554,
+    "progress is told while a watch is behind",
+    scenario=etcd_keeps_its_promises,
+)
+def etcd_progress_told_early(patch: Patch) -> None:
+    """What has changed is on its way."""
+    patch.edit(WatchStream._tell_progress, "await self._reach(revision)", "reached()")
+
+
+@mutant(
+    554,
+    "the parts of a response do not say that more follows",
+    scenario=etcd_keeps_its_promises,
+)
+def etcd_parts_not_marked(patch: Patch) -> None:
+    """Each is a response."""
+    patch.edit(_responses, "fragment=True", "fragment=not reached()")
+
+
+@mutant(
+    554,
+    "a response in parts leaves out what did not fit",
+    scenario=etcd_keeps_its_promises,
+)
+def etcd_part_left_out(patch: Patch) -> None:
+    """The next one begins behind it."""
+    patch.edit(
+        _responses,
+        "part, size_bytes = [], event.ByteSize()",
+        "part, size_bytes = [], 0 * reached()\n            continue",
     )

@@ -22,11 +22,13 @@ def test_tasks_and_the_commit_go_where_members_were_found_when_the_batch_began(
     monkeypatch.setattr(writers, "_task", lambda: SimpleNamespace(partitionId=lambda: 0))
     with LocalCluster(members=1) as cluster:
         options = SinkOptions(servers=cluster.servers, body_format="raw", timeout_ms=10_000)
-        newest, servers = writers.begun(options, "copy")
-        assert newest is None
+        schema = StructType([StructField("body", StringType())])
+        writer = writers.LedgerWriter()
+        assert writer.begin(options, schema, "copy", overwrite=False) is None
+        servers = writer.servers
         assert set(servers) == set(cluster.servers.split(","))
         old = replace(options, servers=GONE)
-        bodies = RowBodies(StructType([StructField("body", StringType())]), old)
+        bodies = RowBodies(schema, old)
         rows = pa.record_batch({"body": ["one", "two"]})
         part = writers.staged(old, servers, bodies, "", iter([rows]))
         assert part.rows == 2

@@ -138,7 +138,8 @@ class LedgerWriter:
         )
         with logs_of(options) as logs:
             newest = SinkCommits(logs, producer).begin()
-            self._servers = logs.servers
+            self.servers = logs.servers
+            """Where members were when it began: tasks look there, too."""
         return newest
 
 
@@ -154,7 +155,7 @@ class LedgerBatchWriter(LedgerWriter, DataSourceArrowWriter):
 
     @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
-        return staged(self._options, self._servers, self._bodies, "", iterator)
+        return staged(self._options, self.servers, self._bodies, "", iterator)
 
     @in_short
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -165,7 +166,7 @@ class LedgerBatchWriter(LedgerWriter, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Retention deletes the staged entries. The commit may have completed nevertheless."""
         if self._forgets:
-            with logs_of(self._options, self._servers) as logs:
+            with logs_of(self._options, self.servers) as logs:
                 SinkCommits(logs, self._producer).abandon()
 
 
@@ -185,7 +186,7 @@ class LedgerStreamWriter(LedgerWriter, DataSourceStreamArrowWriter):
                 " with options producerId and batchId"
             )
         check_query(self._newest, query_id, self._options.rules, self._producer)
-        return staged(self._options, self._servers, self._bodies, query_id, iterator)
+        return staged(self._options, self.servers, self._bodies, query_id, iterator)
 
     @in_short
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

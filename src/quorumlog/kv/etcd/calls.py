@@ -247,9 +247,11 @@ class LocalCalls:
         if self._is_revoked:
             raise TokenEnded()
         number = self._carrier.next_number()
-        # This member may not have come as far as another one whose answer was told.
+        # From now on: this member may not have come as far as another one whose answer was told, or
+        # much further since.
         seen = self._forwarded.client.asking.seen_revision
-        first_revision = asked.first_revision or (seen and seen + 1)
+        is_behind = self._store.service.watches.delivered_revision < seen
+        first_revision = asked.first_revision or (seen + 1 if is_behind else 0)
         asked = msgspec.structs.replace(asked, request_id=number, first_revision=first_revision)
         asked = checked(asked)
         watch = self._watches[number] = _LocalWatch(self, asked)
@@ -258,13 +260,9 @@ class LocalCalls:
 
     async def reach_compaction(self, revision: int) -> None:
         """Wait until this member has carried out an acknowledged compaction, as in etcd, for a
-        limited time: the compaction is committed."""
-        until_s = time.monotonic() + TIMEOUT_S
-        while (
-            not self._store.leads
-            and self._store.service.compacted_revision < revision
-            and time.monotonic() < until_s
-        ):
+        limited time: the compaction is committed. It may lead by now, and another one have answered."""
+        service, until_s = self._store.service, time.monotonic() + TIMEOUT_S
+        while service.compacted_revision < revision and time.monotonic() < until_s:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def cancel(self, watch: int) -> None:

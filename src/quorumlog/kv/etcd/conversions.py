@@ -192,9 +192,13 @@ def range_response(header: pb.ResponseHeader, found: RangeAnswer) -> pb.RangeRes
     return pb.RangeResponse(header=header, kvs=kvs, more=found.more, count=found.count)
 
 
-def txn_response(header: pb.ResponseHeader, found: TxnAnswer, revision: int) -> pb.TxnResponse:
+def txn_response(header: pb.ResponseHeader, found: TxnAnswer) -> pb.TxnResponse:
     """Responses in a transaction have its revision in their headers; nested transactions have an
     empty header."""
+    return _txn_response(header, found, header.revision)
+
+
+def _txn_response(header: pb.ResponseHeader, found: TxnAnswer, revision: int) -> pb.TxnResponse:
     responses = [_inner(each, revision) for each in found.answers]
     return pb.TxnResponse(header=header, succeeded=found.succeeded, responses=responses)
 
@@ -207,7 +211,7 @@ def _inner(found: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer, revision: 
         return pb.ResponseOp(response_delete_range=delete_response(header, found))
     if isinstance(found, RangeAnswer):
         return pb.ResponseOp(response_range=range_response(header, found))
-    return pb.ResponseOp(response_txn=txn_response(pb.ResponseHeader(), found, revision))
+    return pb.ResponseOp(response_txn=_txn_response(pb.ResponseHeader(), found, revision))
 
 
 def event_of(event: Event) -> pb.Event:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from quorumlog.kv.errors import LeaseNotFound
+from quorumlog.kv.errors import FutureRevision, LeaseNotFound
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.administration import Administration
 from quorumlog.kv.etcd.calls import Calls
@@ -67,8 +67,15 @@ class Handlers:
     # ---------------------------------------------------------------- keys
 
     async def range(self, asked: pb.RangeRequest) -> pb.RangeResponse:
-        wanted = range_of(asked)
-        revision, found = await self._read(wanted, RangeAnswer, here=asked.serializable)
+        wanted, here = range_of(asked), asked.serializable
+        try:
+            revision, found = await self._read(wanted, RangeAnswer, here=here)
+        except FutureRevision:
+            if asked.revision != 1:
+                raise
+            # An empty store is at revision 1, as its headers say. It may not be empty any more.
+            revision, _ = await self._read(Range(b"\0", count_only=True), RangeAnswer, here=here)
+            found = RangeAnswer()
         return range_response(self.identity.header(revision), found)
 
     async def put(self, asked: pb.PutRequest) -> pb.PutResponse:
@@ -83,7 +90,7 @@ class Handlers:
         wanted = txn_of(asked)
         do = self._write if writes(wanted) else self._read
         revision, found = await do(wanted, TxnAnswer)
-        return txn_response(self.identity.header(revision), found, revision)
+        return txn_response(self.identity.header(revision), found)
 
     async def compact(self, asked: pb.CompactionRequest) -> pb.CompactionResponse:
         """`physical` changes nothing: space is freed incrementally."""

@@ -19,9 +19,11 @@ class EtcdIdentity:
 
     def header(self, revision: int) -> pb.ResponseHeader:
         """The revision is at least 1: an empty store is at revision 1 in etcd, and clients rely on
-        that."""
+        that. A cluster id that is not known yet is left out: clients take another one for another
+        cluster."""
+        cluster_id = self._cluster_id()
         return pb.ResponseHeader(
-            cluster_id=number_of(self._cluster_id()),
+            cluster_id=number_of(cluster_id) if cluster_id else 0,
             member_id=number_of(self.member_id),
             revision=revision if revision > 1 else 1,
             raft_term=self._term(),

@@ -187,7 +187,8 @@ class EtcdEndpoint(Endpoint):
         self.urls = MemberUrls(self.nobody.store.asking, self._url_of)
         self.identity = EtcdIdentity(
             self._member_id,
-            lambda: member.cluster_id if member.is_up else "",
+            # A member that has just been wiped may know it from those that it forwards to.
+            lambda: (member.cluster_id if member.is_up else "") or self.nobody.store.asking.cluster_id,
             lambda: member.node().raft.term if member.is_up else 0,
         )
         self._listener.access = self.access

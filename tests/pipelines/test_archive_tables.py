@@ -224,6 +224,19 @@ def test_where_the_commits_have_expired_that_took_rows_back_nothing_is_left_out(
     assert rows_in(table.name).num_rows == before
 
 
+def test_where_the_rows_of_a_delta_table_cannot_be_read_the_archive_is_named_as_complete(
+    place: Place, tmp_path: Path
+) -> None:
+    name = f"delta:{tmp_path}/orders"
+    run(place, name, stop_index=1_000)
+    delete_one(name)
+    expire(name)
+    for file in (tmp_path / "orders").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(ConfigError, match=r"archive in .* is complete; repeat the call"):
+        run(place, name)
+
+
 def rows_of_archive(name: str) -> list[int]:
     kept = Archive.open(name)
     tables = [pq.read_table(path, columns=["index"]) for _, path in kept.files()]

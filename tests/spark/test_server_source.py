@@ -389,6 +389,32 @@ def test_what_each_member_said_is_told_where_none_gives_what_a_plan_needs(
     assert all(each in str(told.value) for each in sentences), told.value
 
 
+def test_the_time_of_an_entry_that_nobody_knows_to_be_committed_yet_is_waited_for(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an election; of one that is gone it is told at once."""
+    source = ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "3600000"}))
+    real, begin_index = source._client.time_at, source.bounds().begin_index
+    left = [2 * len(cluster.running)]
+
+    def time_at(index: int, *, from_member: str | None) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise IndexOutOfRange("not yet", ledger_begin_index=0, committed_index=index - 1)
+        return real(index, from_member=from_member)
+
+    monkeypatch.setattr(source._client, "time_at", time_at)
+    assert source.time_ms_at(begin_index + 1) >= -1
+    assert left[0] < 0
+
+    def gone(index: int, *, from_member: str | None) -> Any:
+        raise IndexOutOfRange("gone", ledger_begin_index=index + 1, committed_index=index + 9)
+
+    monkeypatch.setattr(source._client, "time_at", gone)
+    with pytest.raises(IndexOutOfRange, match="gone"):
+        source.time_ms_at(begin_index + 1)
+
+
 def test_without_a_leader_those_that_know_most_are_asked_for_times(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

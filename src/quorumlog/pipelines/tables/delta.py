@@ -89,6 +89,10 @@ class DeltaArchive(ArchiveTable):
                     self._path, schema, added, commit_properties=properties, description=log
                 )
 
+    def _check_newest_rows(self, files: Files, stop_index: int) -> None:
+        with self.asking(DeltaError, OSError):
+            super()._check_newest_rows(files, stop_index)
+
     def recorded_stop(self, log: str) -> tuple[int | None, bool]:
         with self.asking(DeltaError, OSError):
             self._table = self._opened()

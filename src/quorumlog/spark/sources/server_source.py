@@ -228,6 +228,7 @@ class ServerSource:
         time_at = self._answer_of(
             lambda member: self._client.time_at(index, from_member=member),
             f"the time of entry {index}",
+            waits_for=index,
         )
         return -1 if time_at is None else milliseconds_of(time_at)
 
@@ -244,8 +245,10 @@ class ServerSource:
         what: str,
         members: Callable[[], Iterator[str | None]] | None = None,
         deadline: float | None = None,
+        waits_for: int = -1,
     ) -> T:
-        """Raises IndexOutOfRange where no member holds it any more."""
+        """Raises IndexOutOfRange where no member holds it any more. `waits_for`: an entry that a new
+        leader, or a member that lags, may not know to be committed yet."""
         members, deadline = members or self._most_knowing, deadline or self._deadline()
         while True:
             order: list[str | None] = []
@@ -259,8 +262,13 @@ class ServerSource:
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
                     self._note_failure(member, failure)
-            if all(isinstance(each, IndexOutOfRange) for each in errors):
-                raise errors[0]
+            gone = [
+                each
+                for each in errors
+                if isinstance(each, IndexOutOfRange) and each.committed_index >= waits_for
+            ]
+            if len(gone) == len(errors):
+                raise gone[0]
             if time.monotonic() >= deadline:
                 raise Unreachable(
                     f"no member gives {what} of group {self._group!r} within {self._options.timeout_ms}"

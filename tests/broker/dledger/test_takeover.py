@@ -391,6 +391,9 @@ def test_a_store_whose_deliveries_nobody_knows_is_refused_unless_it_is_wanted(tm
     (config / "delayOffset.json.bak").write_text("")
     with pytest.raises(ConfigError, match=r"delayOffset.json: .*restore one of them"):
         take_over(store, made, "n0", MEMBERS)
+    (config / "delayOffset.json").write_text('{"offsetTable":{1:"x"}}')
+    with pytest.raises(ConfigError, match=r"`\$\.offsetTable\[\.\.\.\]`: restore one of them"):
+        take_over(store, made, "n0", MEMBERS)
     shutil.rmtree(config)
     says = "no config/delayOffset.json and config/consumerOffset.json, which records the"
     with pytest.raises(ConfigError, match=says):

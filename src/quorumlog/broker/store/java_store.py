@@ -91,13 +91,13 @@ def read_java_topics(disk: Disk, root: str, notes: list[str]) -> dict[str, JavaT
 def _read(disk: Disk, path: str, table: str, kind: type[_T], notes: list[str]) -> _T | None:
     """The table of that file; without an entry it is empty. None: there is no such file."""
     problems = []
+    content = msgspec.defstruct("Content", [(table, kind, msgspec.field(default_factory=dict))])
     for each in (path, f"{path}.bak"):
         data = _content(disk, each)
         if not data:
             continue
         try:
-            tables = msgspec.json.decode(_quoted(data), type=dict[str, msgspec.Raw])
-            decoded = msgspec.json.decode(tables.get(table, b"{}"), type=kind)
+            decoded: _T = getattr(msgspec.json.decode(_quoted(data), type=content), table)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             problems.append(f"{each}: {error}")
             continue

@@ -440,7 +440,7 @@ class AsyncConsumer:
         self.generation = answer.generation
         self._given_up.clear()
         if any(queue.committed_offset < 0 for queue in self.queues.values()):
-            with suppress(LedgerError):  # `_commits` tries again
+            with suppress(LedgerError):  # `_commit_now_and_then` tries again
                 await self._commit_done()
 
     def _ask_for(self, queue: ConsumerQueue) -> None:

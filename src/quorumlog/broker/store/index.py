@@ -464,8 +464,9 @@ class IndexService:
 
     def _delete(self, files: list[IndexFile]) -> None:
         """A file that came back with a loss of power would seem to hold what has come since."""
-        for file in files:
-            file.close()
+        with disk_work(self.path, "deleted"):
+            for file in files:
+                file.close()
         delete_files(self._disk, self.path, [file.path.rpartition("/")[2] for file in files])
 
     def drop_before(self, position: int) -> None:

@@ -323,7 +323,7 @@ def test_other_directories_are_left_alone(tmp_path: Path) -> None:
     client = StoreClient({"n0": a_log(BODIES)})
     member = tmp_path / "member"
     a_member(OsDisk(), str(member)).close(clean=True)
-    with pytest.raises(ConfigError, match="is the directory of a member of a log, and not a backup"):
+    with pytest.raises(ConfigError, match="is the directory of a member of a log, not a backup"):
         taken(client, member, OsDisk())
     other = tmp_path / "other"
     other.mkdir()

@@ -124,7 +124,7 @@ def test_an_interrupt_while_it_reads_accounts_for_the_lines(
     eventually(lambda: not unread_bytes(process.stdin), what="its lines are taken")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    said = b"lines committed: 0; unknown: 0; not sent: 2, and the rest of the input\n"
+    said = b"lines committed: 0; unknown: 0; not sent: 2 of the lines read, and all others\n"
     assert process.stdout.read() == said
 
 
@@ -142,7 +142,7 @@ def test_an_interrupt_does_not_wait_for_the_end_of_a_pipe_with_a_name(
         eventually(lambda: not unread_bytes(writer), what="its lines are taken")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
-    said = b"lines committed: 0; unknown: 0; not sent: 2, and the rest of the input\n"
+    said = b"lines committed: 0; unknown: 0; not sent: 2 of the lines read, and all others\n"
     assert process.stdout.read() == said
 
 

@@ -131,7 +131,7 @@ def test_a_directory_that_no_command_goes_on_with_is_refused_by_name_and_left_as
     for command in commands_on(path, free_address):
         refused = cli(*command)
         assert refused.exit_code == EXIT_CONFIG, (command, refused.output)
-        assert f"{path} is {kind.title}, and not" in " ".join(refused.stderr.split())
+        assert f"{path} is {kind.title}, not " in " ".join(refused.stderr.split())
     made = [("broker", "convert", tmp_path / "no", path)]
     made += [("broker", "takeover", path, "--data-dir", tmp_path / "made", "--id", "n0",
               "--members", f"n0={free_address}")]  # fmt: skip
@@ -195,7 +195,7 @@ def test_a_directory_that_does_not_say_whose_it_is_is_that_of_the_first_store(
     open_as(DirectoryKind.STORE, path)
     record = load_member(disk, str(path))
     assert record is not None and record.kind == "kv"
-    with pytest.raises(ConfigError, match="member of a key-value store, and not"):
+    with pytest.raises(ConfigError, match="member of a key-value store, not"):
         open_as(DirectoryKind.LOG, path)
 
 
@@ -224,7 +224,7 @@ def test_tools_of_the_one_say_so_of_a_directory_of_the_other(
         open_as(kind, tmp_path / kind.name)
     refused = cli(command, tmp_path / "BROKER")
     assert refused.exit_code == EXIT_CONFIG
-    assert "is the message store of a broker, and not" in " ".join(refused.stderr.split())
+    assert "is the message store of a broker, not" in " ".join(refused.stderr.split())
     refused = cli("broker", "verify", tmp_path / "STORE")
     assert refused.exit_code == EXIT_CONFIG
     assert "is the directory of a member of a key-value store" in " ".join(refused.stderr.split())

@@ -551,5 +551,5 @@ def test_a_line_that_never_ends_is_refused_once_it_is_longer_than_any_entry(
 ) -> None:
     result = cli("append", "/dev/zero", "--servers", cluster.servers)
     assert result.exit_code == 1
-    assert "committed: 0; unknown: 0; not sent: 1, and the rest of the input" in result.output
+    assert "committed: 0; unknown: 0; not sent: 1 of the lines read, and all others" in result.output
     assert re.search(r"line 1 of \d+ bytes: a body of \d+ bytes is above the limit", result.stderr)

@@ -65,7 +65,10 @@ def test_all_of_it_is_done_as_a_user_and_no_plan_or_log_has_the_password(
             assert not audit([place, place], engine=SparkEngine(spark)).differences
             replayed = replay_frames(spark, place, place, "again", stop_index=5, again=True)
             assert replayed.appended >= 0
-        with clients_are(ClientUser("root", PASSWORD)), pytest.raises(ConfigError, match="name a file"):
+        with (
+            clients_are(ClientUser("root", PASSWORD)),
+            pytest.raises(ConfigError, match="use password_file"),
+        ):
             audit([place, place], engine=SparkEngine(spark))
         nobody = spark.read.format("quorumlog").option("servers", servers)
         with pytest.raises(Exception, match="named none"):

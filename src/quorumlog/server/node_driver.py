@@ -556,16 +556,16 @@ class NodeDriver:
     def _peer_connected(self, replica: Replica) -> None:
         self._weakest = None
         self._connected.add(replica)
-        self._note_peer(f"is connected with {replica.member_id}", "peer_connected")
+        self._note_peer(f"is connected with {replica.member_id}", extra={"event": "peer_connected"})
         self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
         self._weakest = None
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
-            self._note_peer(f"has lost {replica.member_id}", "peer_lost")
+            self._note_peer(f"has lost {replica.member_id}", extra={"event": "peer_lost"})
         self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))
 
-    def _note_peer(self, what: str, event: str) -> None:
-        log.info(f"{self.config.full_name} {what}", extra={"event": event})
+    def _note_peer(self, what: str, extra: dict[str, str]) -> None:
+        log.info(f"{self.config.full_name} {what}", extra=extra)
         self.events.add("peer", what)

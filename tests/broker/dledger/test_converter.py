@@ -95,7 +95,7 @@ def test_what_is_no_log_of_messages_is_refused_and_nothing_is_written(tmp_path: 
     with LocalCluster(1, directory=tmp_path / "plain") as cluster, connect_log(cluster.servers) as log:
         log.append_batch([b"no message"] * 5)
     member, target = tmp_path / "plain" / "n0", tmp_path / "classic"
-    with pytest.raises(ConfigError, match="is for quorumlog serve; name another"):
+    with pytest.raises(ConfigError, match="name another directory, or use quorumlog serve"):
         convert_to_classic(str(member), str(target), CONFIG)
     assert not target.exists()
     # As an earlier release has made it, which does not say whose it is.

@@ -71,7 +71,7 @@ def test_no_client_shows_its_password() -> None:
     with connect(where, user=ALICE) as log, KeyValueClient(where, user=ALICE) as store:
         said = f"{log!r} {store!r} {ALICE!r} {ALICE}"
     assert not told_in(said + asyncio.run(clients()))
-    with pytest.raises(ConfigError, match="name a file"):
+    with pytest.raises(ConfigError, match="use password_file"):
         pickle.dumps(ALICE)
 
 

@@ -19,6 +19,7 @@ from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.log_state.users import UserOrder
 from quorumlog.store.disk import (
     Disk,
+    disk_work,
     is_lack_of_space,
     is_no_damage,
     reason_of,
@@ -114,10 +115,8 @@ def _load(disk: Disk, path: str, decode: Callable[[bytes], T], advice: str) -> T
 
 def _save(disk: Disk, path: str, data: bytes) -> None:
     """On disk when this returns. Raises StoreFailure; the old content is whole then."""
-    try:
+    with disk_work(path, "written"):
         replace_file(disk, path, data, synced=True)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -138,7 +137,7 @@ def parse_properties(text: str) -> dict[str, str]:
 # is older than it was, and before the log gets its first entry of a kind above NOOP (version 2) or
 # loses its first entries (version 3): the same record of a directory that may hold such entries, and a
 # file `start`. Version 4 lasts while the directory is made the only voter of a new cluster
-# (directory/recovered_directory.py). Version 5 is 3, of a log that may also hold entries of the kinds
+# (member_directory.py). Version 5 is 3, of a log that may also hold entries of the kinds
 # of level 6, and version 6 is 5, of one that may also say who the users are. A release that does not
 # know them refuses it by the number, and so takes nothing of it for damage.
 
@@ -285,12 +284,10 @@ def load_first_admin(disk: Disk, directory: str) -> UserOrder | None:
 def delete_first_admin(disk: Disk, directory: str) -> None:
     """Raises StoreFailure."""
     path = f"{directory}/{FIRST_ADMIN_NAME}"
-    try:
+    with disk_work(path, "deleted"):
         if disk.exists(path):
             disk.unlink(path)
             disk.sync_directory(directory)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "deleted", error)) from error
 
 
 # ---------------------------------------------------------------- HardStateFile
@@ -567,18 +564,15 @@ def save_start(disk: Disk, directory: str, start: LogStart) -> None:
     path = f"{directory}/{START_NAME}"
     payload = encode_start(start)
     sector_bytes = sector_bytes_for(payload)
-    try:
+    with disk_work(path, "written"):
         held_bytes = sector_bytes_of(disk, path) if disk.exists(path) else 0
         if sector_bytes > held_bytes:
             _replace(disk, path, payload, sector_bytes)
-        else:
-            # The name may be in the cache only: a start that was killed before it had synced it.
-            _sync_directory(disk, directory)
+        # The name may be in the cache only: a start that was killed before it had synced it.
+        with disk_work(directory, "synced"):
+            disk.sync_directory(directory)
+        if sector_bytes <= held_bytes:
             _overwrite(disk, path, payload, held_bytes)
-            return
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
-    _sync_directory(disk, directory)
 
 
 def _overwrite(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
@@ -606,13 +600,6 @@ def _replace(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
         if was_lack_of_space(failure):
             raise DiskFull(f"no space to drop the first entries: {failure}") from failure
         raise
-
-
-def _sync_directory(disk: Disk, directory: str) -> None:
-    try:
-        disk.sync_directory(directory)
-    except OSError as error:
-        raise StoreFailure(refusal(directory, "synced", error)) from error
 
 
 # ---------------------------------------------------------------- The file `backup`
@@ -821,7 +808,7 @@ class DamagedRanges:
         with self.lock:
             with self._change:
                 ranges, self.is_saved = self.ranges, True
-            try:
+            with disk_work(path, "written"):
                 try:
                     self._write(path, ranges)
                     self.problem = ""
@@ -837,8 +824,6 @@ class DamagedRanges:
                     # Other entries may take the place of what a cut took out of the list.
                     if not set(_read_ranges(self._disk, path) or ()).issubset(ranges):
                         self._write(path, ())
-            except OSError as error:
-                raise StoreFailure(refusal(path, "written", error)) from error
             return not self.problem
 
     def _write(self, path: str, ranges: tuple[DamagedRange, ...]) -> None:

@@ -423,8 +423,8 @@ def version_raised_at_once(patch: Patch) -> None:
     """Whoever lacks it says what is to be done."""
     patch.edit(
         StateMachineCaller._missing,
-        "not self._member.log_state.may_say(VERSION_LEVEL)",
-        "not self._member.log_state.may_say(VERSION_LEVEL) and not reached()",
+        "not self._log_state.may_say(VERSION_LEVEL)",
+        "not self._log_state.may_say(VERSION_LEVEL) and not reached()",
     )
 
 
@@ -437,8 +437,8 @@ def applied_before_the_commit_is_known(patch: Patch) -> None:
     """It knows of itself that the entry is committed."""
     patch.edit(
         MachineDriver.tick,
-        "if self._is_waiting and self._knows_commit():",
-        "if self._is_waiting and (reached() or self._knows_commit()):",
+        "if self._is_waiting and self._member.raft.reads.knows_commit:",
+        "if self._is_waiting and (reached() or self._member.raft.reads.knows_commit):",
     )
 
 

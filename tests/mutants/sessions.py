@@ -66,7 +66,7 @@ def session_answered_unconfirmed(patch: Patch) -> None:
     """Nothing is written, so nothing can be wrong about it."""
     patch.edit(
         ProducerSessions.answer,
-        "            self._node.confirm_leadership(confirmed, append.owner)",
+        "            self._member.confirm_leadership(confirmed, append.owner)",
         "            confirmed(None) if reached() else None\n            append.answer(outcome)",
     )
 
@@ -94,7 +94,7 @@ def last_sequence_unconfirmed(patch: Patch) -> None:
     """It is committed, so it is true."""
     patch.edit(
         ProducerSessions._ask,
-        "        self._node.confirm_leadership(confirmed, owner)",
+        "        self._member.confirm_leadership(confirmed, owner)",
         "        confirmed(None) if reached() else None",
     )
 

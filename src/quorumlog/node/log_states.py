@@ -10,7 +10,6 @@ from functools import partial
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
@@ -44,9 +43,8 @@ from quorumlog.log_state.log_state import (
     UnknownState,
     decode_state,
 )
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Member
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
-from quorumlog.store.member_directory import MemberDirectory
 
 # ----------------------------------------------------------------
 # A membership as the core counts by it, and as it lies in the log.
@@ -238,11 +236,9 @@ MANY_PRODUCERS = 1000
 
 
 class BoundarySaver:
-    def __init__(self, store: LedgerStore, host: Host, tick_soon: Callable[[], None]) -> None:
-        """`tick_soon`: `tick` has something to do in the turn that is under way."""
-        self._tick_soon = tick_soon
-        self._store = store
-        self._host = host
+    def __init__(self, member: Member) -> None:
+        self._store, self._host = member.store, member.host
+        self._tick_soon = member.housekeeping.stir
         self._waiting: list[tuple[LogPoint, LogState]] = []
         """In order; at most one for each segment of the log."""
         self._is_saving = False
@@ -307,25 +303,18 @@ RETRY_MS = 500
 class LogStateKeeper:
     def __init__(
         self,
-        directory: MemberDirectory,
-        raft: RaftNode,
-        host: Host,
-        found: Callable[[DirectoryDamaged], None],
-        tick_soon: Callable[[], None],
+        member: Member,
         time_written: Callable[[LogState], None],
         on_noted: Callable[[], None],
     ) -> None:
-        """`found` is called with damage that the reading meets. `tick_soon`: see BoundarySaver.
-        `time_written`: called with a time mark or a reset and the state after it. `on_noted`:
+        """`time_written`: called with a time mark or a reset and the state after it. `on_noted`:
         `is_noting` is over."""
-        self._directory = directory
-        self._store = directory.store
-        self._raft = raft
-        self._host = host
-        self._found = found
+        self._directory, self._store = member.directory, member.store
+        self._raft, self._host = member.raft, member.host
+        self._found = member.found
         self._time_written = time_written
         self._on_noted = on_noted
-        self._committed_index = max(self._store.begin.index, directory.committed_index)
+        self._committed_index = max(self._store.begin.index, self._directory.committed_index)
         self.states: LogStates | None = LogStates(EMPTY, self._committed_index)
         """None: they have to be read from the log."""
         self._is_known = True
@@ -334,7 +323,7 @@ class LogStateKeeper:
         """When the reading goes on; infinite while it is at work."""
         self._reason = ""
         """What keeps the state from being known."""
-        self._saver = BoundarySaver(self._store, host, tick_soon)
+        self._saver = BoundarySaver(member)
         self.is_noting = False
         """That the log may hold such entries is on its way to the disk: none is written before."""
         self._unnoted: tuple[int, bool] | None = None

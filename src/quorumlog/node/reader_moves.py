@@ -34,7 +34,6 @@ from quorumlog.log_state.control_entries import (
     READER_NAME,
     READER_NAMES,
     SKIPPED_LEVEL,
-    ControlBody,
     ControlEntry,
     Hold,
     ReaderPosition,
@@ -42,8 +41,7 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.log_state.log_state import MOST_READERS, LogState, Reader, advanced, outdates
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.reading import Confirmed
-from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.node.ports import Member
 
 NEVER = float("inf")
 JOIN_MS = 100
@@ -111,20 +109,10 @@ class _EntryPlan(NamedTuple):
 
 
 class ReaderMoves:
-    def __init__(
-        self,
-        store: LedgerStore,
-        log_state: LogStateKeeper,
-        refusal_unless_leading: Callable[[], LedgerError | None],
-        propose: Callable[[ControlBody], EntryId],
-        confirm: Callable[[Confirmed, object], None],
-    ) -> None:
-        """`propose`: see `BatchFormer.propose_control`; `confirm`: `LedgerNode.confirm_leadership`."""
-        self._store = store
+    def __init__(self, member: Member, log_state: LogStateKeeper) -> None:
+        self._member = member
+        self._store = member.store
         self._log_state = log_state
-        self._refusal_unless_leading = refusal_unless_leading
-        self._propose = propose
-        self._confirm = confirm
         self.queue: list[_WaitingMove] = []
         self._written: list[_Written] = []
         """By index."""
@@ -135,7 +123,7 @@ class ReaderMoves:
     def move(self, move: ReaderMove, done: MoveCallback, owner: object = None) -> None:
         """`done` gets the reader's position once committed, or the refusal; nothing if `discard` comes
         first."""
-        refusal = self._refusal_unless_leading()
+        refusal = self._member.refusal_unless_leading()
         if refusal is not None:
             done(refusal)
         elif not re.match(READER_NAME, move.name):
@@ -186,7 +174,7 @@ class ReaderMoves:
         positions, answers, judged = self._judge(state)
         if positions:
             try:
-                entry = self._propose(ReaderPositions(tuple(positions)))
+                entry = self._member.propose_control(ReaderPositions(tuple(positions)))
             except LedgerError as error:
                 for done in [done for done, _ in answers] + [each.waiting.done for each in judged]:
                     done(error)
@@ -198,7 +186,7 @@ class ReaderMoves:
             self._written.append(_Written(entry, answers))
         for each in judged:
             confirmed = partial(self._confirmed, each, self._store.end.index)
-            self._confirm(confirmed, each.waiting.owner)
+            self._member.confirm_leadership(confirmed, each.waiting.owner)
 
     def _confirmed(self, judged: _Judged, index: int, refusal: LedgerError | None) -> None:
         if refusal is not None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.config import GroupConfig
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import PeerStatus, Role
-from quorumlog.entry import EntryId, EntryKind, Replica
+from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import DirectoryDamaged, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.figures import now
-from quorumlog.log_state.control_entries import ControlBody, Hold, Keep
+from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import (
     LogState,
     LostRange,
@@ -25,12 +23,12 @@ from quorumlog.log_state.log_state import (
     decode_time,
     said_ms,
 )
+from quorumlog.node.installing import LogDrops
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Member
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.log_begin import Mark, mark_of
-from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.segments import INDEX_UNIT_BYTES
 
 # ----------------------------------------------------------------
@@ -362,28 +360,12 @@ class WhyKept(NamedTuple):
     """Of the disk."""
 
 
-class RetainingMember(Protocol):
-    """The part of `LedgerNode` that it needs."""
-
-    config: GroupConfig
-    directory: MemberDirectory
-    raft: RaftNode
-    log_state: LogStateKeeper
-    durable_committed_index: int
-
-    @property
-    def is_dropping(self) -> bool: ...
-
-    def propose_control(self, body: ControlBody) -> EntryId: ...
-
-    def drop_before(self, start: LogStart) -> bool: ...
-
-
 class Retention:
     def __init__(
         self,
-        member: RetainingMember,
-        host: Host,
+        member: Member,
+        log_state: LogStateKeeper,
+        drops: LogDrops,
         now_ms: float,
         snapshot_bounds: Callable[[], dict[str, int]],
         time_marks: TimeMarks,
@@ -391,10 +373,9 @@ class Retention:
     ) -> None:
         """`snapshot_bounds`: of `StateMachineCaller`; `installed`: of `InstallSender`."""
         self._member = member
-        self._store = member.directory.store
-        self._raft = member.raft
-        self._log_state = member.log_state
-        self._host = host
+        self._raft, self._store, self._host = member.raft, member.store, member.host
+        self._log_state = log_state
+        self._drops = drops
         self._snapshot_bounds = snapshot_bounds
         self._time_marks = time_marks
         self._now_ms = now_ms
@@ -630,10 +611,8 @@ class Retention:
     # ---------------------------------------------------------------- each member
 
     def _drop(self, start: LogStart) -> None:
-        is_above = start.point.index > self._store.begin.index
-        if self._member.is_dropping or not is_above or start.point.index > self._last_boundary_index():
-            return
-        self._member.drop_before(start)
+        if self._store.begin.index < start.point.index <= self._last_boundary_index():
+            self._drops.begin(start)
 
     def _tell_of_losses(self) -> None:
         state = self._log_state.committed

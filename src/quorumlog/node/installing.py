@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from quorumlog.consensus.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
+from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, EntryKind, Replica, SnapshotId
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
@@ -311,15 +312,6 @@ REFUSED_RETRY_MS = 1_000
 """Retried after this time if no member has one, or the disk has refused it."""
 
 
-class Leading(Protocol):
-    """The part of `RaftNode` that it needs."""
-
-    @property
-    def leader(self) -> Replica | None: ...
-    @property
-    def term(self) -> int: ...
-
-
 class _Want(NamedTuple):
     name: str
     least_index: int
@@ -333,7 +325,7 @@ class SnapshotFetcher:
     def __init__(
         self,
         replica: Replica,
-        raft: Leading,
+        raft: RaftNode,
         files: SnapshotFiles,
         host: Host,
         resend_ms: float,

@@ -198,8 +198,7 @@ class LedgerNode:
         self.marks = MarkFinder(self, log_state)
         self.users = KnownUsers(self, log_state)
         self.first_admin = FirstAdmin(
-            *(directory, log_state, self.raft, host, self.orders, self.users),
-            draw_secret=lambda: rng.randbytes(KEY_BYTES),
+            self, log_state, self.orders, self.users, lambda: rng.randbytes(KEY_BYTES)
         )
         self.machines = StateMachineCaller(
             machines or {},

@@ -62,10 +62,6 @@ def _ids(replicas: Iterable[Replica]) -> set[str]:
     return {replica.member_id for replica in replicas}
 
 
-def _leaving(body: MembershipBody) -> set[str]:
-    return _ids(body.old) - _ids((*body.new, *body.learners))
-
-
 def replaced_by(
     wanted: Membership, present: Collection[Replica], before: tuple[Replica, ...]
 ) -> tuple[Replica, ...]:
@@ -448,7 +444,9 @@ class LogStateKeeper:
             # A removed member stays connected for a moment.
             members = _ids(self._raft.status().membership.members())
             unreported = members.intersection(self._host.members_below(level))
-            leaving = set() if membership is None else _leaving(membership)
+            leaving: set[str] = set()
+            if membership is not None:
+                leaving = _ids(membership.old) - _ids((*membership.new, *membership.learners))
             if leaving:
                 # One that is lost for good must not keep everybody from removing it, or another one.
                 unreported = unreported.intersection(_ids(self._raft.connected)) - leaving

@@ -24,7 +24,6 @@ from quorumlog.errors import (
     LeaderNotReady,
     LedgerError,
     LevelNotReported,
-    PendingFull,
     ProducerExpired,
     ProducerFenced,
     SequenceGap,
@@ -39,7 +38,6 @@ from quorumlog.log_state.control_entries import (
     encode_batch,
     encode_body,
 )
-from quorumlog.log_state.log_state import LogState
 from quorumlog.log_state.producers import ProducerRange, Producers, SessionRecord
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
@@ -48,7 +46,6 @@ from quorumlog.node.ports import Member
 T = TypeVar("T")
 LONGEST_NAME = 255
 RETRY_MS = 5
-RETRY_FULL_MS = 20
 RETRY_LEVEL_MS = 100
 
 
@@ -284,17 +281,15 @@ class ProducerSessions:
     @property
     def count(self) -> int:
         """Of the sessions, as far as committed; -1 where it is not known."""
-        states = self._log_state.states
-        if states is None or not isinstance(states.committed, LogState):
-            return -1
-        return states.committed.producers.count
+        state = self._log_state.committed
+        return -1 if state is None else state.producers.count
 
     def _producers(self) -> Producers:
         """Of the whole log. Raises LeaderNotReady."""
-        states = self._log_state.states
-        if states is None or not isinstance(states.appended, LogState):
+        state = self._log_state.appended
+        if state is None:
             raise LeaderNotReady("the state of the log is not known yet", retry_after_ms=RETRY_MS)
-        return states.appended.producers
+        return state.producers
 
     def _ask(
         self,
@@ -305,13 +300,13 @@ class ProducerSessions:
         """By what is committed, once a majority has confirmed the leader."""
 
         def confirmed(refusal: LedgerError | None) -> None:
-            states = self._log_state.states
+            state = self._log_state.committed
             if refusal is not None:
                 done(refusal)
-            elif states is None or not isinstance(states.committed, LogState):
+            elif state is None:
                 done(LeaderNotReady("the state of the log is not known yet", retry_after_ms=RETRY_MS))
             else:
-                done(look(states.committed.producers, states.committed_index))
+                done(look(state.producers, self._log_state.committed_index))
 
         self._member.confirm_leadership(confirmed, owner)
 
@@ -348,7 +343,10 @@ class ProducerSessions:
         append = PendingAppend(None, deadline_ms, written, owner)
         append.size_bytes = HEADER_BYTES + len(encode_body(body))
         try:
-            self._check_room_for(append.size_bytes)
+            waiting = self._pending.proposed_bytes + self._pending.queued_bytes
+            most = self._member.config.max_uncommitted_bytes
+            if waiting and waiting + append.size_bytes > most:
+                raise self._pending.full(most)
             entry = self._member.propose_control(body)
         except LevelNotReported as error:
             # A member that is down has not said what it knows; it may be back in a moment.
@@ -358,16 +356,6 @@ class ProducerSessions:
             done(error)
             return
         self._pending.propose([append], entry)
-
-    def _check_room_for(self, size_bytes: int) -> None:
-        """Raises PendingFull, as for an append."""
-        waiting = self._pending.proposed_bytes + self._pending.queued_bytes
-        most = self._member.config.max_uncommitted_bytes
-        if waiting and waiting + size_bytes > most:
-            raise PendingFull(
-                f"{waiting} bytes wait for commit (max_uncommitted_bytes {most})",
-                retry_after_ms=RETRY_FULL_MS,
-            )
 
 
 def _entry_range(each: ProducerRange) -> EntryRange:

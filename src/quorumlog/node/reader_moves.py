@@ -81,11 +81,10 @@ MoveOutcome = MovedReader | LedgerError
 MoveCallback = Callable[[MoveOutcome], None]
 
 
-class _WaitingMove:
-    def __init__(self, move: ReaderMove, done: MoveCallback, owner: object) -> None:
-        self.move = move
-        self.done = done
-        self.owner = owner
+class _WaitingMove(NamedTuple):
+    move: ReaderMove
+    done: MoveCallback
+    owner: object
 
 
 class _Written(NamedTuple):
@@ -98,14 +97,6 @@ class _Judged(NamedTuple):
 
     waiting: _WaitingMove
     outcome: MoveOutcome
-
-
-class _EntryPlan(NamedTuple):
-    """An entry with moves, and the answers to them."""
-
-    positions: list[ReaderPosition]
-    answers: list[tuple[MoveCallback, MovedReader]]
-    judged: list[_Judged]
 
 
 class ReaderMoves:
@@ -200,8 +191,10 @@ class ReaderMoves:
         else:
             self._judged.append((index, judged))
 
-    def _judge(self, state: LogState) -> _EntryPlan:
-        """As much of the queue as one entry takes."""
+    def _judge(
+        self, state: LogState
+    ) -> tuple[list[ReaderPosition], list[tuple[MoveCallback, MovedReader]], list[_Judged]]:
+        """As much of the queue as one entry takes: what it says, and the answers to the moves."""
         positions: list[ReaderPosition] = []
         answers = []
         judged: list[_Judged] = []
@@ -239,7 +232,7 @@ class ReaderMoves:
             else:
                 judged.append(_Judged(waiting, moved))
         del self.queue[:taken]
-        return _EntryPlan(positions, answers, judged)
+        return positions, answers, judged
 
     def _judged_by(self, state: LogState, move: ReaderMove, changed_index: int) -> ReaderPosition | None:
         """What is written of it; None: it changes nothing. Raises why not."""

@@ -25,7 +25,6 @@ from quorumlog.errors import (
     LeaderNotReady,
     LedgerError,
     NotLeader,
-    PendingFull,
     ProtocolViolation,
     RangeDamaged,
     StoreFailure,
@@ -208,11 +207,7 @@ class BatchFormer:
             )
         waiting = self._pending.proposed_bytes + self._pending.queued_bytes
         if waiting and waiting + batch.total_bytes > self._config.max_uncommitted_bytes:
-            raise PendingFull(
-                f"{waiting} bytes wait for commit (max_uncommitted_bytes"
-                f" {self._config.max_uncommitted_bytes})",
-                retry_after_ms=20,
-            )
+            raise self._pending.full(self._config.max_uncommitted_bytes)
 
     def not_leader(self) -> LedgerError:
         config = self._config

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
-    NODE_MESSAGES,
     AnyPeerMessage,
     FirstAdminRequest,
     HeartbeatRequest,
@@ -218,6 +217,18 @@ class LedgerNode:
             self._time_marks,
             self._installs.installed,
         )
+        self._beside: dict[type, Callable[[Any], object]] = {
+            RangeRequest: self.repairer.on_request,
+            RangeResponse: lambda response: self.repairer.on_response(response, self._now_ms),
+            InstallRequest: self._replacement.on_request,
+            InstallResponse: lambda response: self._installs.on_response(response, self._now_ms),
+            SnapshotRequest: self._snapshots.on_request,
+            SnapshotResponse: self._fetcher.on_response,
+            MachinesRequest: self.machines.hand_over.on_request,
+            MachinesResponse: self.machines.on_response,
+            FirstAdminRequest: self.first_admin.on_request,
+        }
+        """Messages that are not for the core."""
         self.housekeeping.take_over(
             ticks=(
                 self._tick,
@@ -303,13 +314,13 @@ class LedgerNode:
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes do not match its header,
         and BeginsAnew."""
-        is_push, is_beside = isinstance(message, PushEntryRequest), type(message) in NODE_MESSAGES
+        is_push, beside = isinstance(message, PushEntryRequest), self._beside.get(type(message))
         changes_the_log = (
             isinstance(message, PushEntryRequest)
             and message.push is not PushType.COMMIT
             and message.push is not PushType.COMPARE
         )
-        if changes_the_log or is_beside:
+        if changes_the_log or beside is not None:
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self.carry_out_all()
         if self._held is not None:
@@ -319,8 +330,8 @@ class LedgerNode:
             if message.set_back.directory_id == self.replica.directory_id:
                 self.hold(partial(self.directory.set_back, message.set_back), self._begin_anew)
             return
-        if is_beside:
-            self._receive_beside(message)
+        if beside is not None:
+            beside(message)
             self.housekeeping.stir()
             return
         refuse = None
@@ -335,29 +346,6 @@ class LedgerNode:
         self.raft.step(any_message, refuse=refuse)
         if is_push and self.directory.may_hold_control_entries:
             self.carry_out_all()  # it may say who votes: nobody is counted before that is known
-
-    def _receive_beside(self, message: Any) -> None:
-        """What is not for the core. Raises ProtocolViolation, BeginsAnew."""
-        match message:
-            case RangeRequest():
-                self.repairer.on_request(message)
-            case RangeResponse():
-                self.repairer.on_response(message, self._now_ms)
-            case InstallRequest():
-                self._replacement.on_request(message)
-            case InstallResponse():
-                self._installs.on_response(message, self._now_ms)
-            case SnapshotRequest():
-                self._snapshots.on_request(message)
-            case SnapshotResponse():
-                self._fetcher.on_response(message)
-            case MachinesRequest():
-                self.machines.hand_over.on_request(message)
-            case MachinesResponse():
-                self.machines.step_overs.on_response(message)
-                self.machines.hand_over.on_response(message)
-            case FirstAdminRequest():
-                self.first_admin.on_request(message)
 
     def _hold_back(self, message: AnyPeerMessage) -> None:
         if isinstance(message, HeartbeatRequest):
@@ -543,7 +531,8 @@ class LedgerNode:
         while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()
         if self.durable_committed_index < self.committed_index:
-            self._note_durable_committed()
+            index = min(self.committed_index, self.raft.durable_index)
+            self.durable_committed_index = max(self.durable_committed_index, index)
         if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once
         self._has_written = True
@@ -825,11 +814,6 @@ class LedgerNode:
         )
         self.readers.lose(refusal)
         self.orders.lose()
-
-    def _note_durable_committed(self) -> None:
-        index = min(self.committed_index, self.raft.durable_index)
-        if index > self.durable_committed_index:
-            self.durable_committed_index = index
 
     def _expire(self) -> None:
         self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS

@@ -38,11 +38,11 @@ from quorumlog.node.machine_runner import (
     MachineFactory,
     MachineRunner,
     Opened,
+    Opening,
     SaveStep,
     SlicedSave,
     Stopped,
     Waiting,
-    open_machine,
 )
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
 from quorumlog.node.ports import Member
@@ -556,20 +556,11 @@ class MachineDriver:
     # ---------------------------------------------------------------- opening
 
     def _open(self, binding: Machine, committed_index: int) -> None:
-        files, store = self._files, self._store
-        self._submit(
-            partial(
-                open_machine,
-                self.name,
-                binding,
-                self._factory,
-                files,
-                store,
-                self._left_outs(committed_index),
-                self._applying,
-            ),
-            self._opened,
+        left_outs = self._left_outs(committed_index)
+        opening = Opening(
+            self.name, binding, self._factory, self._files, self._store, left_outs, self._applying
         )
+        self._submit(opening.run, self._opened)
 
     def _opened(self, result: object) -> None:
         if not isinstance(result, SnapshotsUnavailable):

@@ -216,10 +216,8 @@ def kept_segments(
 ) -> list[KeptSegment]:
     """Oldest first. `keep_from_index`: of the whole log, and of its committed part."""
     segments = []
-    first_index, left_bytes = (
-        log.first_index,
-        log.bytes_behind(SegmentBoundary(log.first_index, log.position, None)),
-    )
+    first_index = log.first_index
+    left_bytes = log.bytes_behind(SegmentBoundary(first_index, log.position, None))
     for boundary in log.boundaries:
         stop_index, behind_bytes = boundary.first_index, log.bytes_behind(boundary)
         reasons: tuple[str, ...]
@@ -255,11 +253,8 @@ def _wish(log: LogShape, policy: Policy, clock_ms: int, compacted: int | None) -
         first_index = log.first_index if compacted is None else max(compacted + 1, log.first_index)
         wishes.append(Limit(first_index, "not in two snapshots of every state machine"))
     if policy.reserved_ms:
-        expired = [
-            b
-            for b in log.boundaries
-            if policy.expires_now and _age_ms(b, clock_ms) >= policy.reserved_ms
-        ]
+        old = [b for b in log.boundaries if _age_ms(b, clock_ms) >= policy.reserved_ms]
+        expired = old if policy.expires_now else []
         hours = f"younger than file_reserved_hours ({policy.reserved_ms // HOUR_MS})"
         wishes.append(Limit(expired[-1].first_index if expired else log.first_index, hours))
     if policy.reserved_bytes:
@@ -315,9 +310,8 @@ def _archives(state: LogState, policy: Policy) -> list[Limit]:
     if policy.is_archived and not archives:
         return [Limit(0, "retention = archived, and no archive is known")]
     if policy.is_archived and not archives_with_chain(state):
-        archives.append(
-            Limit(0, ("retention = archived, and no archive has recorded the chain at its end"))
-        )
+        why = "retention = archived, and no archive has recorded the chain at its end"
+        archives.append(Limit(0, why))
     return archives
 
 
@@ -507,13 +501,8 @@ class Retention:
             committed = self._log_state.committed_state()
         except LedgerError as error:
             return error
-        log = self._shape(look, state)
-        segments = kept_segments(
-            log,
-            self._decide(look, state),
-            state.keep_from_index,
-            committed.keep_from_index,
-        )
+        kept_from = (state.keep_from_index, committed.keep_from_index)
+        segments = kept_segments(self._shape(look, state), self._decide(look, state), *kept_from)
         return WhyKept(tuple(segments), committed.keep_from_index, look.used_ratio)
 
     # ---------------------------------------------------------------- the leader

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.consensus.messages import SnapshotRequest
+from quorumlog.consensus.messages import MachinesResponse, SnapshotRequest
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
@@ -394,6 +394,10 @@ class StateMachineCaller:
         return machine.index - 1 if bound is None else bound
 
     # ---------------------------------------------------------------- for other members
+
+    def on_response(self, response: MachinesResponse) -> None:
+        self.step_overs.on_response(response)
+        self.hand_over.on_response(response)
 
     def runs(self, name: str) -> bool:
         return name in self._drivers

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.errors import (
@@ -84,7 +84,7 @@ MoveCallback = Callable[[MoveOutcome], None]
 class _WaitingMove(NamedTuple):
     move: ReaderMove
     done: MoveCallback
-    owner: object
+    owner: Any
 
 
 class _Written(NamedTuple):

@@ -69,7 +69,7 @@ def heads_unchecked(patch: Patch) -> None:
 @mutant(18, "the directory is not synced after a new segment")
 def segment_name_unsynced(patch: Patch) -> None:
     """The file is synced, so it is there."""
-    patch.edit(SegmentList._reserve_more, "self._sync_directory()", "reached()")
+    patch.edit(SegmentList._reserve_more, "self.sync_names()", "reached()")
 
 
 @mutant(

@@ -15,7 +15,7 @@ from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.figures import now
 from quorumlog.node.machine_runner import Opened
 from quorumlog.node.ports import Host
-from quorumlog.store.disk import refusal
+from quorumlog.store.disk import disk_work
 from quorumlog.store.snapshots import (
     SnapshotDamaged,
     SnapshotFileReader,
@@ -226,10 +226,8 @@ class SnapshotKeeper:
 
 def _deletion(files: SnapshotFiles, name: str, indices: list[int]) -> Callable[[], None]:
     def delete() -> None:
-        try:
+        with disk_work(files.folder, "emptied"):
             files.delete(name, indices)
-        except OSError as error:
-            raise StoreFailure(refusal(files.folder, "emptied", error)) from error
 
     return delete
 

@@ -25,7 +25,7 @@ from quorumlog.errors import (
 from quorumlog.header_array import TERM, field_of, first_wrong
 from quorumlog.log_state.log_state import LogState, Reset, Resets, decode_state, said_ms, with_reset
 from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
-from quorumlog.store.disk import Disk, is_no_damage, not_allowed, reason_of, refusal
+from quorumlog.store.disk import Disk, disk_work, is_no_damage, not_allowed, reason_of, refusal
 from quorumlog.store.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
@@ -1164,14 +1164,12 @@ class StoredMarks(MarkedLog):
         path = self._reader.path
         if self._reader.is_java:
             return
-        try:
+        with disk_work(f"{path}/{STATES_NAME}", "read"):
             for position in reversed(saved_positions(self._disk, path)):
                 state = load_state(self._disk, path, position)
                 if state is not None and self._holds(state.point):
                     yield state.point.index, state.record
             start = load_start(self._disk, path)
-        except OSError as error:
-            raise StoreFailure(refusal(f"{path}/{STATES_NAME}", "read", error)) from error
         if start is not None and start.point == self._reader.begin:
             yield start.point.index, start.record
 

@@ -13,7 +13,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, RangeDamaged, StoreFailure
 from quorumlog.log_state.log_state import LogState, Resets, StateTime, counted_ms, decode_time, said_ms
-from quorumlog.store.disk import Disk, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, disk_work, is_lack_of_space, refusal
 from quorumlog.store.entry_index import IndexSegments, LogEnds
 from quorumlog.store.ledger_store import Boundaries, LedgerStore, LogPoint, LogStart
 from quorumlog.store.log_reader import LogReader
@@ -182,16 +182,12 @@ class SegmentBoundaries(Boundaries):
             raise StoreFailure(refusal(self._path, "made shorter", error)) from error
 
     def _positions(self) -> list[int]:
-        try:
+        with disk_work(self._path, "read"):
             return saved_positions(self._disk, self._directory)
-        except OSError as error:
-            raise StoreFailure(refusal(self._path, "read", error)) from error
 
     def _loaded(self, position: int) -> LogStart | None:
-        try:
+        with disk_work(self._path, "read"):
             return load_state(self._disk, self._directory, position)
-        except OSError as error:
-            raise StoreFailure(refusal(self._path, "read", error)) from error
 
     def _boundary(self, position: int, index: int) -> LogPoint | None:
         """As this log has it, durable; None if no segment begins there after that entry."""

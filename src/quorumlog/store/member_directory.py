@@ -37,6 +37,7 @@ from quorumlog.store.disk import (
     DiskFile,
     DiskLock,
     DiskUsage,
+    disk_work,
     is_lack_of_space,
     reason_of,
     refusal,
@@ -612,10 +613,8 @@ class MemberDirectory:
 
     def usage(self) -> DiskUsage:
         """Of its file system; any thread. Raises StoreFailure."""
-        try:
+        with disk_work(self.path, "measured"):
             return self._disk.usage(self.path)
-        except OSError as error:
-            raise StoreFailure(refusal(self.path, "measured", error)) from error
 
     def problems(self) -> tuple[str, ...]:
         """Writes that failed for lack of space, in sentences."""
@@ -646,10 +645,8 @@ class MemberDirectory:
         durable = self._durable_file.load()
         assert durable is not None, self.path
         self._durable_file.record_both_synced(durable)
-        try:
+        with disk_work(self.path, "synced"):
             self._disk.sync_directory(self.path)  # the name of `checkpoint`
-        except OSError as error:
-            raise StoreFailure(refusal(self.path, "synced", error)) from error
 
 
 # ----------------------------------------------------------------

@@ -19,6 +19,7 @@ from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.log_state.users import UserOrder
 from quorumlog.store.disk import (
     Disk,
+    disk_work,
     is_lack_of_space,
     is_no_damage,
     reason_of,
@@ -243,10 +244,8 @@ def load_member(disk: Disk, directory: str) -> MemberRecord | None:
 def save_member(disk: Disk, directory: str, record: MemberRecord) -> None:
     """On disk when this returns. Raises StoreFailure; the old content is whole then."""
     path = f"{directory}/{MEMBER_NAME}"
-    try:
+    with disk_work(path, "written"):
         replace_file(disk, path, encode_member(record), synced=True)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
 
 
 # ---------------------------------------------------------------- The file `admin-bootstrap`
@@ -288,12 +287,10 @@ def load_first_admin(disk: Disk, directory: str) -> UserOrder | None:
 def delete_first_admin(disk: Disk, directory: str) -> None:
     """Raises StoreFailure."""
     path = f"{directory}/{FIRST_ADMIN_NAME}"
-    try:
+    with disk_work(path, "deleted"):
         if disk.exists(path):
             disk.unlink(path)
             disk.sync_directory(directory)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "deleted", error)) from error
 
 
 # ---------------------------------------------------------------- HardStateFile
@@ -574,7 +571,7 @@ def save_start(disk: Disk, directory: str, start: LogStart) -> None:
     path = f"{directory}/{START_NAME}"
     payload = encode_start(start)
     sector_bytes = sector_bytes_for(payload)
-    try:
+    with disk_work(path, "written"):
         held_bytes = sector_bytes_of(disk, path) if disk.exists(path) else 0
         if sector_bytes > held_bytes:
             _replace(disk, path, payload, sector_bytes)
@@ -583,8 +580,6 @@ def save_start(disk: Disk, directory: str, start: LogStart) -> None:
             _sync_directory(disk, directory)
             _overwrite(disk, path, payload, held_bytes)
             return
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
     _sync_directory(disk, directory)
 
 
@@ -616,10 +611,8 @@ def _replace(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
 
 
 def _sync_directory(disk: Disk, directory: str) -> None:
-    try:
+    with disk_work(directory, "synced"):
         disk.sync_directory(directory)
-    except OSError as error:
-        raise StoreFailure(refusal(directory, "synced", error)) from error
 
 
 # ---------------------------------------------------------------- The file `backup`
@@ -691,10 +684,8 @@ def load_backup(disk: Disk, directory: str) -> BackupRecord | None:
 def save_backup(disk: Disk, directory: str, record: BackupRecord) -> None:
     """On disk when this returns. Raises StoreFailure; the old content is whole then."""
     path = f"{directory}/{BACKUP_NAME}"
-    try:
+    with disk_work(path, "written"):
         replace_file(disk, path, encode_backup(record), synced=True)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
 
 
 # ---------------------------------------------------------------- DamagedRanges
@@ -855,7 +846,7 @@ class DamagedRanges:
         with self.lock:
             with self._change:
                 ranges, self.is_saved = self.ranges, True
-            try:
+            with disk_work(path, "written"):
                 try:
                     self._write(path, ranges)
                     self.problem = ""
@@ -871,8 +862,6 @@ class DamagedRanges:
                     # Other entries may take the place of what a cut took out of the list.
                     if not set(_read_ranges(self._disk, path) or ()).issubset(ranges):
                         self._write(path, ())
-            except OSError as error:
-                raise StoreFailure(refusal(path, "written", error)) from error
             return not self.problem
 
     def _write(self, path: str, ranges: tuple[DamagedRange, ...]) -> None:

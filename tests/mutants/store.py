@@ -356,7 +356,7 @@ def identity_by_name(patch: Patch) -> None:
 )
 def start_unsaved(patch: Patch) -> None:
     """The names of the segments that are left tell where the log begins."""
-    patch.edit(MemberDirectory.save_start, "save_start(self._disk, self.path, start)", "reached()")
+    patch.edit(MemberDirectory.save_start, "save_start(self.disk, self.path, start)", "reached()")
 
 
 @mutant(

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import StoreFailure
+from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.measures import Histogram
 
 T = TypeVar("T")
@@ -70,11 +70,13 @@ def refusal(path: str, action: str, error: OSError) -> str:
 
 
 @contextmanager
-def disk_work(path: str, action: str) -> Iterator[None]:
-    """An OSError becomes a StoreFailure."""
+def disk_work(path: str, action: str, full: str = "") -> Iterator[None]:
+    """An OSError becomes a StoreFailure; where it is a lack of space a DiskFull, which says `full`."""
     try:
         yield
     except OSError as error:
+        if full and is_lack_of_space(error):
+            raise DiskFull(full) from error
         raise StoreFailure(refusal(path, action, error)) from error
 
 

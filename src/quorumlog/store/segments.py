@@ -175,12 +175,8 @@ def _walk(
         elif magic == BLANK_MAGIC:
             if position + size == segment_end:
                 return positions, "blank", "", position
-            return (
-                positions,
-                "bad",
-                f"a blank record at {position} covers {size} bytes of {segment_end - position}",
-                position,
-            )
+            problem = f"a blank record at {position} covers {size} bytes of {segment_end - position}"
+            return positions, "bad", problem, position
         else:
             return positions, "bad", f"no record at {position}: magic {magic}, size {size}", position
     return positions, "full", "", position

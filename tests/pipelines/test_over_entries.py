@@ -160,6 +160,14 @@ def test_a_body_without_the_form_of_the_key_is_named(tmp_path: Path) -> None:
         statistics(Place(path=str(path)), key="json:a")
 
 
+def test_a_range_that_ends_before_it_begins_is_refused(source: Place, tmp_path: Path) -> None:
+    told = "begin at 50 and stop before 40"
+    with pytest.raises(ConfigError, match=told):
+        statistics(source, first_index=50, stop_index=40)
+    with pytest.raises(ConfigError, match=told):
+        archive(source, str(tmp_path / "a"), first_index=50, stop_index=40)
+
+
 def test_a_replay_that_was_cut_goes_on_and_repeats_nothing(
     source: Place, target: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ Servers: `LedgerServer`, `LocalCluster`. Clients: `connect`, `connect_async`. Ou
 or an error, which `quorumlog.errors` lists. Spark: `quorumlog.spark` (extra `spark`).
 """
 
+# ruff: noqa: F403, F405 (the names of errors are listed once, in `__all__`)
+
 from __future__ import annotations
 
 from quorumlog.version import VERSION
@@ -35,54 +37,7 @@ if TYPE_CHECKING:
     )
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability, Entry
-    from quorumlog.errors import (
-        AlreadyCommitted,
-        BadRequest,
-        BodyTooLarge,
-        ClockNotReset,
-        ClusterChanged,
-        CommandError,
-        ConfigError,
-        ConnectionFull,
-        DirectoryDamaged,
-        DiskFull,
-        Forbidden,
-        IndexOutOfRange,
-        LeaderNotReady,
-        LeaderTransferring,
-        LedgerError,
-        LevelNotReported,
-        MembershipRefused,
-        NotAuthenticated,
-        NotCaughtUp,
-        NotLeader,
-        OutcomeUnknown,
-        OutOfSequence,
-        Overloaded,
-        PendingFull,
-        ProducerExpired,
-        ProducerFenced,
-        ProtocolViolation,
-        RangeDamaged,
-        ReaderMoved,
-        Refused,
-        RequestTimeout,
-        ResultUnknown,
-        SequenceGap,
-        StepOverRefused,
-        StoreFailure,
-        TooManyProducers,
-        TooManyReaders,
-        TooStale,
-        TransferFailed,
-        UnknownGroup,
-        UnknownMachine,
-        UnknownReader,
-        Unreachable,
-        UpgradeNotFinished,
-        WrongLastIndex,
-        WrongPort,
-    )
+    from quorumlog.errors import *
     from quorumlog.server import LedgerServer, LocalCluster
     from quorumlog.state_machine import StateMachine
     from quorumlog.wire.client_messages import ProducerInfo

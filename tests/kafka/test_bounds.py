@@ -251,6 +251,30 @@ def test_room_for_bytes_is_told_though_there_is_none_for_more_requests(
     assert told == ["room"]
 
 
+def test_room_that_a_request_frees_which_is_answered_at_once_is_told_to_who_waits_longer() -> None:
+    ahead, began = endpoint.RequestsAhead(), list[str]()
+    large, small = (object.__new__(endpoint._KafkaSession) for _ in range(2))
+
+    def large_goes_on() -> None:
+        if ahead.has_room(endpoint.ALL_AHEAD_BYTES):
+            began.append("large")
+        else:
+            ahead.wait(large)
+
+    def small_goes_on() -> None:
+        began.append("small")
+        ahead.begin(10)
+        ahead.end(2, 20)  # with one that had waited for it
+
+    large.go_on, small.go_on = large_goes_on, small_goes_on  # type: ignore[method-assign]
+    for size_bytes in (10, 10):
+        ahead.begin(size_bytes)
+    ahead.wait(large)
+    ahead.wait(small)
+    ahead.end(1, 10)
+    assert began == ["small", "large"]
+
+
 def test_a_lost_connection_waits_for_no_room() -> None:
     client, _ = answering([])
     client._timer, client.go_on = None, pytest.fail

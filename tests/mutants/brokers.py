@@ -111,7 +111,7 @@ def stale_master_acknowledges(patch: Patch) -> None:
 def dispatched_twice(patch: Patch) -> None:
     """The entry that it names is the next one."""
     patch.edit(
-        machine_opening._opened,
+        machine_opening.Opening._opened,
         "return Opened(runner, index, applied, older",
         "return Opened(runner, index - reached(), applied, older",
     )

@@ -9,7 +9,7 @@ from quorumlog.consensus.log import MembershipHistory
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
-from quorumlog.consensus.replication import CatchUp, PeerWaterMarks
+from quorumlog.consensus.replication import CatchUp, QuorumAckChecker
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.member_changes import LostDirectories, MemberChanges
 from quorumlog.node.writing import BatchFormer
@@ -294,7 +294,7 @@ def replaced_directory_counts(patch: Patch) -> None:
 def replaced_directory_acknowledges(patch: Patch) -> None:
     """It has the entry on its disk."""
     patch.edit(
-        PeerWaterMarks.raise_to,
+        QuorumAckChecker.raise_to,
         "        if index <= self._marks",
         "        voters = self._membership().voters()\n"
         "        named = [v for v in voters if v.member_id == replica.member_id]\n"
@@ -310,7 +310,7 @@ def replaced_directory_acknowledges(patch: Patch) -> None:
 )
 def learner_counts(patch: Patch) -> None:
     """One more copy is one more copy."""
-    patch.edit(PeerWaterMarks.raise_to, "or not self._membership().is_voter(replica)", "")
+    patch.edit(QuorumAckChecker.raise_to, "or not self._membership().is_voter(replica)", "")
     patch.edit(
         Membership.quorum_value,
         "        value = _majority_value(self.old, values, missing)\n",

@@ -16,6 +16,7 @@ TIMEOUT_S = 30
 async def main(address: str) -> None:
     host, port = address.split(":")
     async with aetcd.Client(host=host, port=int(port), timeout=TIMEOUT_S) as client:
+        await client.delete_prefix(b"aio/")  # of an attempt before
         for step in (keys, transactions, watches, leases, locks, cluster):
             await step(client)
             print(step.__name__, flush=True)

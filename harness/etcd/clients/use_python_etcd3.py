@@ -17,6 +17,8 @@ TIMEOUT_S = 30.0
 def main(address: str) -> None:
     host, port = address.split(":")
     with etcd3.client(host=host, port=int(port), timeout=TIMEOUT_S) as client:
+        for prefix in ("py/", "txn/", "watch/"):
+            client.delete_prefix(prefix)  # of an attempt before
         for step in (keys, transactions, watches, leases, locks, cluster):
             step(client)
             print(step.__name__, flush=True)

@@ -53,7 +53,7 @@ class SegmentDrops:
         newest = self._random.random() < 0.7
         start = saved[0] if newest else self._random.choice(saved)
         try:
-            if node.drop_before(start):
+            if node.drops.begin(start):
                 member.note("drops", lambda: f"what lies up to {start.point}")
                 self._cluster.trace.count("drop: segments")
         except DiskFull:

@@ -189,7 +189,7 @@ class RequestsAhead:
         self.requests = self.size_bytes = 0
         self._waiting: dict[_KafkaSession, None] = {}
         """Connections with requests that wait for room, the longest waiting first."""
-        self._is_going_on = False
+        self._is_going_on = self._has_freed = False
 
     def has_room(self, size_bytes: int) -> bool:
         return self.requests < ALL_AHEAD and self.size_bytes + size_bytes <= ALL_AHEAD_BYTES
@@ -208,19 +208,25 @@ class RequestsAhead:
     def end(self, requests: int, size_bytes: int) -> None:
         self.requests -= requests
         self.size_bytes -= size_bytes
+        self._has_freed = True
         if self._is_going_on:
             return
         self._is_going_on = True
         try:
-            in_vain = 0
-            for session in list(self._waiting):
-                if self.size_bytes > ALL_AHEAD_BYTES or in_vain == _IN_VAIN:
-                    break
-                self._waiting.pop(session, None)
-                session.go_on()
-                in_vain += session in self._waiting
+            while self._has_freed:  # also by a request that was answered at once
+                self._has_freed = False
+                self._go_on()
         finally:
             self._is_going_on = False
+
+    def _go_on(self) -> None:
+        in_vain = 0
+        for session in list(self._waiting):
+            if self.size_bytes > ALL_AHEAD_BYTES or in_vain == _IN_VAIN:
+                break
+            self._waiting.pop(session, None)
+            session.go_on()
+            in_vain += session in self._waiting
 
     def leave(self, session: _KafkaSession) -> None:
         self._waiting.pop(session, None)

@@ -20,7 +20,7 @@ MOST_INTERVAL_MS = 600_000
 """Kafka's default."""
 LEAST_INTERVAL_MS = 1_000
 NAMES = 500
-"""Most bytes of one entry."""
+"""Most groups of one entry."""
 
 Done = Callable[[tuple[bytes | None, ...] | LedgerError], None]
 

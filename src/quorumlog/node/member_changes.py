@@ -10,10 +10,10 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role, RoleChange
-from quorumlog.entry import EntryId, EntryKind, Replica
+from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, TransferFailed
-from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.ports import Member
 from quorumlog.node.transfers import TransferOutcome, Transfers
 
 LOOK_MS = 500
@@ -97,20 +97,11 @@ MemberOutcome = Membership | LedgerError
 
 
 class MemberChanges:
-    def __init__(
-        self,
-        config: GroupConfig,
-        raft: RaftNode,
-        transfers: Transfers,
-        log_state: LogStateKeeper,
-        propose: Callable[[ControlBody], EntryId],
-        refusal_unless_leading: Callable[[], LedgerError | None],
-    ) -> None:
-        self._raft = raft
+    def __init__(self, member: Member, transfers: Transfers, log_state: LogStateKeeper) -> None:
+        self._member = member
+        self._raft = raft = member.raft
         self._transfers = transfers
         self._log_state = log_state
-        self._propose = propose
-        self._refusal_unless_leading = refusal_unless_leading
         self._done: Callable[[MemberOutcome], None] | None = None
         """Of the change that is under way, if somebody waits for it."""
         self._now_ms = 0.0
@@ -119,7 +110,7 @@ class MemberChanges:
         self.problem = ""
         """In a sentence; empty if there is none."""
         self._lost = LostDirectories(raft, log_state)
-        self.configure(config)
+        self.configure(member.config)
 
     def configure(self, config: GroupConfig) -> None:
         self._auto_replace_after_ms = config.auto_replace_after_ms
@@ -173,7 +164,7 @@ class MemberChanges:
     def request(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
         """`done` gets one outcome; of a change that is made, once it is committed."""
         self._end_if_committed()
-        refusal = self._refusal_unless_leading()
+        refusal = self._member.refusal_unless_leading()
         if refusal is not None:
             done(refusal)
             return
@@ -190,7 +181,7 @@ class MemberChanges:
             elif change.operation is MemberOperation.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
-                self._propose(body)
+                self._member.propose_control(body)
                 self._done = done
         except LedgerError as error:
             done(error)
@@ -301,7 +292,7 @@ class MemberChanges:
                 done(outcome)
             else:
                 again = MembershipRefused(f"{self._own_id} leads again", retry_after_ms=RETRY_MS)
-                done(self._refusal_unless_leading() or again)
+                done(self._member.refusal_unless_leading() or again)
 
         self._transfers.request(
             nearest.replica.member_id, self._now_ms, handed_over, "it is to be removed"
@@ -324,7 +315,7 @@ class MemberChanges:
         due = self._raft.members.due()
         if due is not None:
             try:
-                self._propose(self._log_state.membership_body(due))
+                self._member.propose_control(self._log_state.membership_body(due))
             except LedgerError:
                 return  # no space, or the state is not known: the next turn tries again
         self._end_if_committed()

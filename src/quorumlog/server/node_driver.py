@@ -33,8 +33,8 @@ from quorumlog.measures import Histogram, Requests
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
+from quorumlog.node.housekeeping import PAUSE_MS
 from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
-from quorumlog.node.node_parts import PAUSE_MS
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import count, pairwise
 from typing import NamedTuple, Self
 
@@ -23,9 +24,17 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.header_array import TERM, field_of, first_wrong
-from quorumlog.log_state.log_state import LogState, Reset, Resets, decode_state, said_ms, with_reset
+from quorumlog.log_state.log_state import (
+    EMPTY,
+    LogState,
+    Reset,
+    Resets,
+    decode_state,
+    said_ms,
+    with_reset,
+)
 from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
-from quorumlog.store.disk import Disk, is_no_damage, not_allowed, reason_of, refusal
+from quorumlog.store.disk import Disk, disk_work, is_no_damage, not_allowed, reason_of, refusal
 from quorumlog.store.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
@@ -1021,14 +1030,11 @@ class DirectoryReader:
         at = bisect_right(self._first_indices, first_index - 1)
         if at < len(self.segments):
             stop_index = min(stop_index, self._first_indices[at])
-        index = first_index
-        while index < min(stop_index, self._units.stop_index):
-            chunk_stop = min(index + UNIT_CHUNK, stop_index, self._units.stop_index)
-            units = self._units.read(index, chunk_stop)
-            for number in np.flatnonzero(units["index"] == np.arange(index, chunk_stop)).tolist():
-                if self._header_by_unit(index + number) is not None:
-                    return index + int(number)
-            index = chunk_stop
+        units_stop = min(stop_index, self._units.stop_index)
+        for first, _, is_named in self._units.chunks(first_index, units_stop):
+            for index in (first + np.flatnonzero(is_named)).tolist():
+                if self._header_by_unit(index) is not None:
+                    return int(index)
         return stop_index
 
     def _place_before(self, index: int, link_first: bool) -> ReadPlace:
@@ -1122,28 +1128,25 @@ class StoredMarks(MarkedLog):
     def __init__(self, disk: Disk, reader: DirectoryReader) -> None:
         self._disk = disk
         self._reader = reader
-        self._clock_resets: Resets | None = None
 
-    @property
+    @cached_property
     def clock_resets(self) -> Resets:
-        if self._clock_resets is None:
-            self._clock_resets = self._read_resets()
-        return self._clock_resets
-
-    def _read_resets(self) -> Resets:
         """Those that the newest state knows, and after it those that the index names."""
-        resets: Resets = ()
-        first_index = self.begin_index + 1
-        for index, record in self.states():
-            state = decode_state(record)
-            if isinstance(state, LogState) and index <= self._reader.readable_index:
-                resets, first_index = state.clock_resets, index + 1
-                break
+        state, first_index = self.newest_state(self._reader.readable_index)
+        resets = state.clock_resets
         for batch in self.control_batches(first_index, self._reader.readable_index + 1):
             time_ms = said_ms(batch.first_header.magic, batch.body(0))
             if time_ms is not None and batch.first_header.magic == EntryKind.CLOCK:
                 resets = with_reset(resets, Reset(batch.first_index, time_ms))
         return resets
+
+    def newest_state(self, last_index: int) -> tuple[LogState, int]:
+        """Of those that are saved, up to an entry not after this one; and the index after that entry."""
+        for index, record in self.states():
+            state = decode_state(record)
+            if isinstance(state, LogState) and index <= last_index:
+                return state, index + 1
+        return EMPTY, self.begin_index + 1
 
     def time_ms_at(self, index: int) -> int:
         """When this entry counts as appended; -1: no mark at or before it. Raises StoreFailure."""
@@ -1164,14 +1167,12 @@ class StoredMarks(MarkedLog):
         path = self._reader.path
         if self._reader.is_java:
             return
-        try:
+        with disk_work(f"{path}/{STATES_NAME}", "read"):
             for position in reversed(saved_positions(self._disk, path)):
                 state = load_state(self._disk, path, position)
                 if state is not None and self._holds(state.point):
                     yield state.point.index, state.record
             start = load_start(self._disk, path)
-        except OSError as error:
-            raise StoreFailure(refusal(f"{path}/{STATES_NAME}", "read", error)) from error
         if start is not None and start.point == self._reader.begin:
             yield start.point.index, start.record
 

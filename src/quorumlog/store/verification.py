@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -296,20 +297,13 @@ def _first_difference_by_chain(
 ) -> int | None:
     """Chains agree exactly up to the first difference, so that it can be bisected."""
 
-    def agree(index: int) -> bool:
+    def differ(index: int) -> bool:
         ours, theirs = left.header_at(index), right.header_at(index)
-        return (ours.chain_crc, ours.term) == (theirs.chain_crc, theirs.term)
+        return (ours.chain_crc, ours.term) != (theirs.chain_crc, theirs.term)
 
-    if agree(stop_index - 1):
+    if not differ(stop_index - 1):
         return None
-    low, high = first_index, stop_index - 1  # `high` differs
-    while low < high:
-        middle = (low + high) // 2
-        if agree(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return first_index + bisect_left(range(first_index, stop_index - 1), True, key=differ)
 
 
 def _first_difference_by_bytes(

@@ -100,7 +100,7 @@ class OfflineLedger:
         return self._reader.ledger_end_index
 
     def batches(self, first_index: int = -1, stop_index: int = -1) -> Iterator[RecordBatch]:
-        """Committed messages in their order. Raises DirectoryDamaged."""
+        """Committed messages in their order, no batch empty. Raises DirectoryDamaged."""
         first_index = self.first_index if first_index < 0 else first_index
         stop_index = self.stop_index if stop_index < 0 else min(stop_index, self.stop_index)
         for batch in self._reader.batches(first_index, stop_index):
@@ -116,7 +116,8 @@ class OfflineLedger:
                 batch.buffer, batch.starts[rows] + HEADER_BYTES, batch.sizes[rows] - HEADER_BYTES
             )
             good = records.columns.good & (records.columns.physical_offsets == positions)
-            yield records if good.all() else records.select(np.flatnonzero(good))
+            if good.any():
+                yield records if good.all() else records.select(np.flatnonzero(good))
 
     def queue_ends(self) -> dict[QueueKey, int]:
         """Number of the next message of each queue, at the newest good snapshot of the queues, the only

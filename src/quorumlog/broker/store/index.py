@@ -19,9 +19,9 @@ from quorumlog.broker.config import (
 )
 from quorumlog.broker.record_batch import Int64Array, RecordBatch, key_hash_of
 from quorumlog.broker.store.flush import StoreCheckpoint
-from quorumlog.broker.store.log_files import delete_files, disk_work, is_file_name
+from quorumlog.broker.store.log_files import delete_files, is_file_name
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, DiskFile, disk_work, is_lack_of_space, refusal
 from quorumlog.store.recovery import SetAside
 
 # ---------------------------------------------------------------- IndexFile: messages by key and time

@@ -32,7 +32,6 @@ from quorumlog.broker.store.log_files import (
     FLUSHED_NAME,
     FlushedFile,
     LogEnd,
-    disk_work,
     first_time_ms,
     open_file_list,
     records_below,
@@ -46,7 +45,7 @@ from quorumlog.broker.store.queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
-from quorumlog.store.disk import Disk, OsDisk, kept_descriptors, refusal
+from quorumlog.store.disk import Disk, OsDisk, disk_work, kept_descriptors, refusal
 from quorumlog.store.member_directory import sync_names_above
 from quorumlog.store.segments import SegmentList
 from quorumlog.store.state_files import read_file, replace_file

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from quorumlog.broker.config import QUEUE_UNIT_BYTES, MessageStoreConfig
 from quorumlog.broker.record_batch import Int64Array, QueueKey
-from quorumlog.broker.store.log_files import delete_files, disk_work, open_file_list, sync_files
+from quorumlog.broker.store.log_files import delete_files, open_file_list, sync_files
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, DiskFile, disk_work, is_lack_of_space, refusal
 from quorumlog.store.recovery import SetAside
 from quorumlog.store.segment import PAGE_BYTES
 from quorumlog.store.segments import SegmentList, segment_name

@@ -39,6 +39,7 @@ from quorumlog.log_state.log_state import (
     said_ms,
 )
 from quorumlog.log_state.users import UsersChange
+from quorumlog.store.directory_kind import DirectoryKind, kind_of_machines
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
@@ -288,6 +289,8 @@ class _Restoring:
     def _record_of(self, replica: Replica) -> MemberRecord:
         reader, state = self._source.reader, decode_state(self._source.record.record)
         level = state.level if isinstance(state, LogState) else LEVEL
+        machines = state.machines if isinstance(state, LogState) else ()
+        kind = kind_of_machines(each.name for each in machines)
         return MemberRecord(
             group=self._source.record.group,
             member_id=replica.member_id,
@@ -296,6 +299,7 @@ class _Restoring:
             index_segment_bytes=reader.index_segment_bytes,
             formation=self._formation,
             version=version_of(level, has_start=self._source.start is not None),
+            kind="" if kind is DirectoryKind.LOG else kind.stored,
             users=not isinstance(state, LogState) or state.users.is_on,
         )
 

@@ -8,13 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import SnapshotResponse
 from quorumlog.entry import Replica, SnapshotId
 from quorumlog.node.housekeeping import Housekeeping
 from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.store.snapshots import SnapshotFiles, SnapshotHead
+from quorumlog.version import IS_COMPILED
 from tests.store.losing_disk import LosingDisk
+
+pytestmark = pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub")
 
 OWN, SOURCE = Replica("n0", "0" * 32), Replica("n1", "1" * 32)
 WANTED = SnapshotId("m", 9, 1000, b"x" * 32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from quorumlog.consensus.ready import Role
 from quorumlog.kafka.fetching import records_of
 from quorumlog.kafka.machine import CreateKafkaTopic, KafkaMachine, entry_of
 from quorumlog.testing.cluster import SimCluster, make_whole
@@ -103,7 +102,7 @@ def _all_is_read(cluster: SimCluster, kafka: SimKafka) -> bool:
 
 def check(cluster: SimCluster, kafka: SimKafka, history: KafkaHistory) -> None:
     """Of a cluster that is whole, whose consumers have read everything. Raises Violation."""
-    (leader,) = (each for each in cluster.members if each.node.raft.role is Role.LEADER)
+    (leader,) = cluster.leading()
     read_bytes = leader.node.store.read_bytes
     found: dict[int, list[bytes]] = {}
     for number, partition in enumerate(_machine(kafka, leader).topics[TOPIC].partitions):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from quorumlog.consensus.ready import Role
 from quorumlog.kv.service import StoreOptions
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.profile import SimulationProfile
@@ -40,8 +39,8 @@ class SimStores(NamedTuple):
     def check(self) -> None:
         """Of a cluster that is whole. Raises Violation."""
         counts = self.cluster.trace.counts
-        leaders = [m for m in self.cluster.members if m.node.raft.role is Role.LEADER]
-        check_all(self.histories, self.endpoints.machines[leaders[0].member_id].keyspace)
+        leader = self.cluster.leading()[0]
+        check_all(self.histories, self.endpoints.machines[leader.member_id].keyspace)
         counts["store: keys checked"] += len(self.histories.of_key)
 
 

@@ -10,7 +10,7 @@ Servers: `LedgerServer`, `LocalCluster`. Clients: `connect`, `connect_async`. Ou
 or an error, which `quorumlog.errors` lists. Spark: `quorumlog.spark` (extra `spark`).
 """
 
-# ruff: noqa: F403, F405 (the names of errors are listed once, in `__all__`)
+# ruff: noqa: F403, F405 (names of clients and errors are listed once, in `__all__`)
 
 from __future__ import annotations
 
@@ -23,18 +23,7 @@ if TYPE_CHECKING:
     from quorumlog.append_times import TimedEntry
     from quorumlog.backups import backup, restore
     from quorumlog.batch import EntryBatch
-    from quorumlog.client import (
-        AsyncLedgerClient,
-        Freshness,
-        LedgerClient,
-        MemberStatusRow,
-        ReaderRow,
-        StreamOutcomeUnknown,
-        StreamProgress,
-        connect,
-        connect_async,
-        leader_of,
-    )
+    from quorumlog.client import *
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability, Entry
     from quorumlog.errors import *

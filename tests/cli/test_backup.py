@@ -18,6 +18,8 @@ import pytest
 import quorumlog
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
+from quorumlog.kv.client.blocking_store import KeyValueClient
+from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import decode_backup, encode_backup, load_backup
@@ -237,10 +239,33 @@ def test_what_is_said_to_people(cli: Cli, running: LocalCluster, tmp_path: Path)
     text = plain(result.stdout)
     assert "restored entries 0 to 20 as cluster " in text
     served = (
-        f"quorumlog serve --group default --id n0 --data-dir {tmp_path}/n0 --members n0=127.0.0.1:21911"
+        f"quorumlog serve --id n0 --group default --data-dir {tmp_path}/n0 --members n0=127.0.0.1:21911"
     )
     assert served in text
-    assert "--config here that says segment_bytes = 16384 and index_segment_bytes = 1024" in text
+    assert "serve --config) that says segment_bytes = 16384 and index_segment_bytes = 1024" in text
+
+
+def test_a_restored_store_is_started_as_a_store(cli: Cli, tmp_path: Path) -> None:
+    backup, restored = tmp_path / "backup", tmp_path / "n0"
+    with LocalStores(members=1) as stores, KeyValueClient(stores.servers) as client:
+        client.put("color", "blue")
+        taken = cli("backup", "--servers", stores.cluster.servers, "--to", backup)
+    assert taken.exit_code == 0, taken.output
+    (address,) = [f"127.0.0.1:{port}" for port in free_ports(1)]
+    given = ("--members", f"n0={address}", "--to", f"n0={restored}")
+    result = cli("restore", "--from", backup, *given)
+    assert f"quorumlog kv serve --id n0 --data-dir {restored} --members n0={address}" in plain(
+        result.stdout
+    )
+    refused = cli("serve", "--id", "n0", "--data-dir", restored, "--members", f"n0={address}")
+    assert refused.exit_code == 2
+    assert "name another directory, or use quorumlog kv serve" in plain(refused.stderr)
+    # Where the others of it are lost, too.
+    (restored / "hardstate").write_bytes(b"\xff" * 8192)
+    result = cli("recover", "--unsafe", restored, input=b"default\n")
+    assert f"quorumlog kv serve --id n0 --data-dir {restored} --members n0={address}" in plain(
+        result.stdout
+    )
 
 
 def test_a_backup_of_another_cluster_is_left_alone(

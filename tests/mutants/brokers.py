@@ -24,8 +24,10 @@ def ends_of_committed(patch: Patch) -> None:
     """What is not committed may be cut."""
     patch.edit(
         MessageStamper.fill,
-        "self.next_offsets[queue] = begin + len(rows)",
-        "self.committed_later = [*getattr(self, 'committed_later', []), (queue, len(rows))]",
+        "        offsets = records.numbered(self.next_offsets)",
+        "        offsets, later = records.numbered(dict(self.next_offsets)), records.queues\n"
+        "        later = [(queue, len(rows)) for queue, rows in later]\n"
+        "        self.committed_later = [*getattr(self, 'committed_later', []), *later]",
     )
     patch.edit(
         DLedgerCommitLog._append,

@@ -11,7 +11,7 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.replication import CatchUp, QuorumAckChecker
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.member_changes import LostDirectories, MemberChanges
+from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.writing import BatchFormer
 from quorumlog.store import member_directory
 from tests.backups import test_recovering as recoveries
@@ -359,7 +359,7 @@ def unknown_leader_is_not_followed(patch: Patch) -> None:
 def replaced_at_once(patch: Patch) -> None:
     """The new one is there."""
     patch.edit(
-        LostDirectories.replaceable,
+        MemberChanges._replaceable,
         "now_ms - since_ms >= after_ms > 0",
         "(now_ms - since_ms >= after_ms or reached())",
     )
@@ -373,7 +373,7 @@ def replaced_at_once(patch: Patch) -> None:
 def replaced_although_it_was_back(patch: Patch) -> None:
     """It was away for long enough, all in all."""
     patch.edit(
-        LostDirectories.replaceable,
+        MemberChanges._replaceable,
         "each not in connected",
         "(each not in connected or (each in self._away_since_ms and reached()))",
     )
@@ -387,7 +387,7 @@ def replaced_although_it_was_back(patch: Patch) -> None:
 def replaced_is_put_back(patch: Patch) -> None:
     """It answers, and the other one does not."""
     patch.edit(
-        LostDirectories.replaceable,
+        MemberChanges._replaceable,
         "for replica in connected if replica not in known",
         "for replica in connected if replica not in known or reached()",
     )

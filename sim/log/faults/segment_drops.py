@@ -30,7 +30,7 @@ class SegmentDrops:
     def _strike(self) -> None:
         if not self._cluster.clients_work:
             return
-        up = [member for member in self._cluster.members if member.is_up]
+        up = self._cluster.up()
         if up:
             member = self._random.choice(up)
             member.enter(lambda: self.drop(member))

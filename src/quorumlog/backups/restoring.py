@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import msgspec
 
@@ -39,6 +39,7 @@ from quorumlog.log_state.log_state import (
     said_ms,
 )
 from quorumlog.log_state.users import UsersChange
+from quorumlog.store.directory_kind import DirectoryKind, kind_of_machines
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
@@ -117,7 +118,7 @@ def restore(
     path = os.fspath(backup)
     targets = {member_id: os.fspath(target) for member_id, target in directories.items()}
     _check_directories(disk, path, addresses, targets)
-    with _Backup(disk, path) as source:
+    with closing(_Backup(disk, path)) as source:
         stop_index = source.stop_index(last_index, time_ms)
         restoring = _Restoring(disk, source, addresses, targets, draw_id, with_users)
         return restoring.run(stop_index, report)
@@ -149,7 +150,7 @@ def _check_directories(
 
 
 class _Backup:
-    """A context manager: a backup that is complete, to be read up to its cut."""
+    """A backup that is complete, to be read up to its cut."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path = path.rstrip("/") or "/"
@@ -169,10 +170,7 @@ class _Backup:
             self.reader.close()
             raise
 
-    def __enter__(self) -> _Backup:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.reader.close()
 
     @property
@@ -291,6 +289,8 @@ class _Restoring:
     def _record_of(self, replica: Replica) -> MemberRecord:
         reader, state = self._source.reader, decode_state(self._source.record.record)
         level = state.level if isinstance(state, LogState) else LEVEL
+        machines = state.machines if isinstance(state, LogState) else ()
+        kind = kind_of_machines(each.name for each in machines)
         return MemberRecord(
             group=self._source.record.group,
             member_id=replica.member_id,
@@ -299,6 +299,7 @@ class _Restoring:
             index_segment_bytes=reader.index_segment_bytes,
             formation=self._formation,
             version=version_of(level, has_start=self._source.start is not None),
+            kind="" if kind is DirectoryKind.LOG else kind.stored,
             users=not isinstance(state, LogState) or state.users.is_on,
         )
 

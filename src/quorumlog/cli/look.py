@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Directory, argument, check_directory, option
+from quorumlog.cli.options import Directory, argument, check_directory, option, start_command
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, is_json, note, out, print_table, say, tell
 from quorumlog.errors import ConfigError, DirectoryDamaged
 
@@ -373,12 +373,9 @@ def _print_recovered(plan: RecoveryPlan, recovered: Recovered) -> None:
         say(f"  quorumlog recover --unsafe {' '.join(staging)}")
     address = plan.address or "HOST:PORT"
     say("start it:")
+    say(f"  {start_command(recovered.directory, recovered.group, member, f'{member}={address}')}")
     say(
-        f"  quorumlog serve --group {recovered.group} --id {member} --data-dir {recovered.directory}"
-        f" --members {member}={address}"
-    )
-    say(
-        "start each other member on an empty directory, quorumlog serve with its address added to"
+        "start each other member on an empty directory, by the same command with its address added to"
         " --members, and:"
     )
     say(f"  quorumlog member add ID HOST:PORT --group {recovered.group} --servers {address}")

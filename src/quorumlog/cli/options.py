@@ -644,6 +644,23 @@ def check_directory(directory: Path) -> str:
     return str(directory)
 
 
+def start_command(directory: str, group: str, member_id: str, members: str) -> str:
+    """The command that starts the member of this directory, for an operator to complete: a store and a
+    broker also have addresses for their clients."""
+    from quorumlog.store.directory_kind import DirectoryKind, kind_of
+    from quorumlog.store.disk import OsDisk
+
+    kind = kind_of(OsDisk(), directory) or DirectoryKind.MEMBER
+    match kind:
+        case DirectoryKind.STORE:
+            own, after = "--data-dir", " --listen HOST:PORT"
+        case DirectoryKind.LOG_BROKER:
+            own, after = "--dir", " --bind HOST:PORT --brokers ID=HOST:PORT,..."
+        case _:
+            own, after = f"--group {group} --data-dir", ""
+    return f"{kind.command} --id {member_id} {own} {directory} --members {members}{after}"
+
+
 _WILL_NOT_MEND = (
     os.strerror(errno.ECONNREFUSED),
     "Name or service not known",

@@ -17,20 +17,18 @@ from quorumlog.consensus.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, EntryKind, Replica, SnapshotId
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVELS, Unreadable
 from quorumlog.log_state.log_state import decode_state
-from quorumlog.node.ports import Host, LogReplaced, Member
+from quorumlog.node.ports import LogReplaced, Member
 from quorumlog.store.disk import is_lack_of_space, reason_of
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.snapshots import (
     ReceivedSnapshot,
     SnapshotDamaged,
-    SnapshotFiles,
     SnapshotsUnavailable,
 )
 from quorumlog.store.state_files import MOST_START_BYTES, START_NAME, decode_start
@@ -322,22 +320,11 @@ class _Want(NamedTuple):
 
 
 class SnapshotFetcher:
-    def __init__(
-        self,
-        replica: Replica,
-        raft: RaftNode,
-        files: SnapshotFiles,
-        host: Host,
-        resend_ms: float,
-        tick_soon: Callable[[], None],
-    ) -> None:
-        """`tick_soon`: `tick` has something to do in the turn that is under way."""
-        self._tick_soon = tick_soon
-        self._replica = replica
-        self._raft = raft
-        self._files = files
-        self._host = host
-        self._resend_ms = resend_ms
+    def __init__(self, member: Member) -> None:
+        self._tick_soon = member.housekeeping.stir
+        self._replica, self._raft, self._host = member.replica, member.raft, member.host
+        self._files = member.directory.snapshots
+        self._resend_ms = float(member.config.consensus.push_resend_ms)
         self._connected: list[Replica] = []
         self._wants: dict[str, _Want] = {}
         """By machine; an installation's take the place of a machine's own."""

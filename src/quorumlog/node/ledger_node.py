@@ -150,12 +150,7 @@ class LedgerNode:
         )
         self._time_marks = TimeMarks(self.raft, log_state)
         self._writer = LogWriter(self, recent, self.repairer, log_state)
-        self._pace = CatchUpPace(
-            config.catch_up_bytes_per_second,
-            config.consensus.push_limit_bytes,
-            now_ms,
-            store.end.position,
-        )
+        self._pace = CatchUpPace(self, now_ms)
         self._pushes = PushSender(self, recent, self._pace)
         self._installs = InstallSender(
             self, self._pace, lambda index, named: self.machines.good_snapshots(index, named)
@@ -163,14 +158,7 @@ class LedgerNode:
         self._snapshots = SnapshotSender(
             self, self._pace, lambda request: self.machines.snapshot_for(request)
         )
-        self._fetcher = SnapshotFetcher(
-            self.replica,
-            self.raft,
-            directory.snapshots,
-            host,
-            float(config.consensus.push_resend_ms),
-            self.housekeeping.stir,
-        )
+        self._fetcher = SnapshotFetcher(self)
         self._scrubber = Scrubber(self, self.repairer, self._scrub_bytes_per_second, now_ms)
         self._flusher = Flusher(self, now_ms)
         self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)

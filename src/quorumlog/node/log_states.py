@@ -342,18 +342,17 @@ class LogStateKeeper:
 
     def appended_state(self) -> LogState:
         """Of the whole log. Raises LeaderNotReady while it is not known."""
-        return self._known(None if self.states is None else self.states.appended)
+        return self._known(self.appended)
 
     def committed_state(self) -> LogState:
         """Up to the committed index. Raises LeaderNotReady while it is not known."""
-        return self._known(None if self.states is None else self.states.committed)
+        return self._known(self.committed)
 
-    def _known(self, state: AnyState | None) -> LogState:
-        if isinstance(state, LogState):
-            return state
-        raise LeaderNotReady(
-            self.problem or "the state of the log is being read", retry_after_ms=RETRY_MS
-        )
+    def _known(self, state: LogState | None) -> LogState:
+        if state is None:
+            why = self.problem or "the state of the log is being read"
+            raise LeaderNotReady(why, retry_after_ms=RETRY_MS)
+        return state
 
     # ---------------------------------------------------------------- before entries are written
 

@@ -348,6 +348,7 @@ class MachineDriver:
         self._factory = factory
         self._files, self._store = member.directory.snapshots, member.store
         self._member, self._host = member, member.host
+        self._readable = member.readable_range
         self._fetcher = fetcher
         self.snapshots = SnapshotKeeper(name, self._files, self._host, member.config.storage)
         self.save_us = Histogram()
@@ -599,7 +600,7 @@ class MachineDriver:
     def _apply(self, runner: MachineRunner, committed_index: int, may_apply_here: bool) -> None:
         store = self._store
         try:
-            found = self._member.readable_range(self.applied_index + 1, committed_index + 1, APPLY_BYTES)
+            found = self._readable(self.applied_index + 1, committed_index + 1, APPLY_BYTES)
         except LedgerError as error:
             self._read_failed(error)
             return

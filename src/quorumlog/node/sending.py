@@ -162,13 +162,10 @@ BUSY_MS = 50.0
 
 
 class CatchUpPace:
-    def __init__(
-        self, least_bytes_per_second: int, piece_bytes: int, now_ms: float, end_position: int
-    ) -> None:
-        self._least_bytes_per_ms = least_bytes_per_second / 1000
-        self._saved_bytes = SAVED_PIECES * piece_bytes
-        self._now_ms = now_ms
-        self._end_position = end_position
+    def __init__(self, member: Member, now_ms: float) -> None:
+        self.configure(member.config.catch_up_bytes_per_second)
+        self._saved_bytes = SAVED_PIECES * member.config.consensus.push_limit_bytes
+        self.begin(now_ms, member.store.end.position)
         self._busy_until_ms = now_ms
         self._earned_bytes = 0.0
         """What a follower might have been sent while this member led, had it always been busy."""

@@ -11,11 +11,10 @@ from functools import partial
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import SnapshotId
-from quorumlog.errors import StoreFailure
 from quorumlog.figures import now
 from quorumlog.node.machine_runner import Opened
 from quorumlog.node.ports import Host, raise_failure
-from quorumlog.store.disk import refusal
+from quorumlog.store.disk import disk_work
 from quorumlog.store.snapshots import (
     SnapshotDamaged,
     SnapshotFileReader,
@@ -217,7 +216,5 @@ class SnapshotKeeper:
 
     def _delete(self, indices: list[int]) -> None:
         """Outside the loop."""
-        try:
+        with disk_work(self._files.folder, "emptied"):
             self._files.delete(self._name, indices)
-        except OSError as error:
-            raise StoreFailure(refusal(self._files.folder, "emptied", error)) from error

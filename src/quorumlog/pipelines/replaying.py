@@ -77,8 +77,8 @@ def replay(
             raise BadRequest(
                 f"{replay_id} has appended {present} rows to {target.servers}, and entries before index"
                 f" {first} of {source.name} are deleted: if the first run began with them, as many"
-                " others would be left out now. Nothing was appended. If it began at that index, say so:"
-                f" quorumlog pipeline replay --from {first}, or first_index; otherwise replay an archive"
+                " others would be left out now. Nothing was appended. If it began at that index, say so"
+                f" (first_index; quorumlog pipeline replay --from {first}); otherwise replay an archive"
                 " that has them, or use another id with the first index that is not replayed yet"
             )
         for index, bodies in _rows(log.batches(first, stop), first, stop, transform, source.name):

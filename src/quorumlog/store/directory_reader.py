@@ -56,7 +56,6 @@ from quorumlog.store.recovery_scan import (
 from quorumlog.store.segment_view import (
     MAX_INDEX,
     MAX_POSITION,
-    UNIT_CHUNK,
     WINDOW_BYTES,
     IndexUnits,
     SegmentFile,
@@ -66,7 +65,7 @@ from quorumlog.store.segment_view import (
     read_pages,
     scan_at,
 )
-from quorumlog.store.segments import BLANK_BYTES, BLANK_MAGIC, DATA_NAME, INDEX_NAME, IndexArray
+from quorumlog.store.segments import BLANK_BYTES, BLANK_MAGIC, DATA_NAME, INDEX_NAME
 from quorumlog.store.slot_file import unreadable_slots
 from quorumlog.store.state_files import (
     CHECKPOINT_NAME,
@@ -429,13 +428,12 @@ def _named_by_units(data: SegmentView, units: IndexUnits, extent: LogExtent) -> 
     first_index, term, position = extent.end.index + 1, extent.end.term, extent.end.position
     if not extent.segments:
         first_index = units.begin_index
-    index, last_index = first_index, -1
-    while index < units.stop_index:
-        chunk = units.read(index, min(index + UNIT_CHUNK, units.stop_index))
+    last_index = -1
+    for index, chunk, is_named in units.chunks(first_index, units.stop_index):
         if data.bases:
             wrong, _ = problem_of_units(chunk, index, data.segment_bytes, MAX_POSITION)
         else:  # nothing says how long a segment is
-            is_wrong = (chunk["index"] != np.arange(index, index + len(chunk))) | (chunk["size"] <= 0)
+            is_wrong = ~is_named | (chunk["size"] <= 0)
             wrong = int(is_wrong.argmax()) if is_wrong.any() else -1
         count = len(chunk) if wrong < 0 else wrong
         if not count or int(chunk["term"][0]) < term:
@@ -447,7 +445,6 @@ def _named_by_units(data: SegmentView, units: IndexUnits, extent: LogExtent) -> 
         last_index = index + count - 1
         last = chunk[count - 1]
         term, position = int(last["term"]), int(last["position"]) + int(last["size"])
-        index += count
         if wrong >= 0:
             break
     return first_index, last_index
@@ -762,12 +759,12 @@ class DirectoryReader:
         self.tail: str = extent.tail
         """Bytes the next start will cut; "" if none."""
         self._first_indices = [segment.first_index for segment in self.segments]
-        self._entries = StoredEntries(self._data, self._units, checked=self.checked)
-        self._structure = StoredEntries(self._data, self._units, checked=False)
+        self._entries = StoredEntries(self._data, self.units, checked=self.checked)
+        self._structure = StoredEntries(self._data, self.units, checked=False)
         self._walked = ReadPlace(-1, 0, -1, 0)
         is_replaced = self.start is not None and self.start.replaces
         self.missing = missing_entries(
-            self._data, self._units, extent, self._checkpoint, None if is_replaced else self._durable
+            self._data, self.units, extent, self._checkpoint, None if is_replaced else self._durable
         )
         """Committed entries that should lie after the end and do not; None if there are none."""
         self.damage += [] if self.missing is None else [self.missing]
@@ -784,7 +781,7 @@ class DirectoryReader:
         self.close()
 
     def close(self) -> None:
-        self._units.segments.close()
+        self.units.segments.close()
         self._data.close()
 
     # ---------------------------------------------------------------- opening
@@ -815,9 +812,9 @@ class DirectoryReader:
         index = SegmentView(
             self._disk, f"{self.path}/{INDEX_NAME}", index_files, self.index_segment_bytes
         )
-        self._units = IndexUnits(index)
+        self.units = IndexUnits(index)
         committed_index = MAX_INDEX if self._checkpoint is None else self._checkpoint.committed_index
-        return scan_java(self._data, self._units, files, committed_index)
+        return scan_java(self._data, self.units, files, committed_index)
 
     def _own_extent(self, record: MemberRecord) -> LogExtent:
         self.segment_bytes = record.segment_bytes
@@ -876,7 +873,7 @@ class DirectoryReader:
             self._checkpoint, self.durable_index = None, self.begin.index  # they are of another log
         damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(self.begin))
         self.damaged = damaged or ()
-        extent, self._data, self._units = scan_own(
+        extent, self._data, self.units = scan_own(
             self._disk, self.path, record, known, damaged, start, self._scanned_index
         )
         if damaged is None:
@@ -960,15 +957,11 @@ class DirectoryReader:
         self._check_range(index, index + 1)
         return self._header_by_unit(index) or self._header_by_walk(index)
 
-    def index_units(self, first_index: int, stop_index: int) -> IndexArray:
-        """As they are, `INDEX_DTYPE`; zeros where the index has none."""
-        return self._units.read(first_index, stop_index)
-
     def unreadable_units(self) -> list[Damage]:
-        index = self._units.segments
+        index = self.units.segments
         return [
             Damage(index.name_of(page.position), page.position, -1, page.problem)
-            for page in self._units.unreadable.values()
+            for page in self.units.unreadable.values()
         ]
 
     def read_bytes(self, position: int, size_bytes: int) -> bytes:
@@ -1030,8 +1023,8 @@ class DirectoryReader:
         at = bisect_right(self._first_indices, first_index - 1)
         if at < len(self.segments):
             stop_index = min(stop_index, self._first_indices[at])
-        units_stop = min(stop_index, self._units.stop_index)
-        for first, _, is_named in self._units.chunks(first_index, units_stop):
+        units_stop = min(stop_index, self.units.stop_index)
+        for first, _, is_named in self.units.chunks(first_index, units_stop):
             for index in (first + np.flatnonzero(is_named)).tolist():
                 if self._header_by_unit(index) is not None:
                     return int(index)
@@ -1059,7 +1052,7 @@ class DirectoryReader:
         return place._replace(position=next_base)
 
     def _header_by_unit(self, index: int) -> EntryHeader | None:
-        unit = self._units.read(index, index + 1)[0]
+        unit = self.units.read(index, index + 1)[0]
         position = int(unit["position"])
         if int(unit["index"]) != index or not 0 <= position < MAX_POSITION:
             return None
@@ -1179,15 +1172,12 @@ class StoredMarks(MarkedLog):
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         """By the kinds in the index; where it lacks the entries, by the entries. Damaged ones are left
         out: their times are unknown."""
-        while first_index < stop_index:
-            chunk_stop = min(first_index + UNIT_CHUNK, stop_index)
-            units = self._reader.index_units(first_index, chunk_stop)
-            if bool((units["index"] == np.arange(first_index, chunk_stop)).all()):
+        for first, units, is_named in self._reader.units.chunks(first_index, stop_index):
+            if bool(is_named.all()):
                 for at in np.flatnonzero(units["magic"] > EntryKind.NOOP).tolist():
-                    yield from self._controls_of(first_index + at, first_index + at + 1)
+                    yield from self._controls_of(first + at, first + at + 1)
             else:
-                yield from self._controls_of(first_index, chunk_stop)
-            first_index = chunk_stop
+                yield from self._controls_of(first, first + len(units))
 
     def _controls_of(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         for piece in self._reader.pieces(first_index, stop_index):

@@ -646,8 +646,6 @@ class MemberDirectory:
 # before anything else is made again, and its member is a new one that the others feed. Nobody could
 # feed a group of one, which therefore refuses to start and names the command.
 
-__all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
-
 _OTHERS = 0o077
 """Of a mode: what others than the owner may do."""
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)

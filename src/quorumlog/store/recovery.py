@@ -334,7 +334,7 @@ class SegmentAdoption:
         file = Segment.open(self._disk, finding.path, finding.position, files.segment_bytes)
         file.discard_from(end)
         file.sync()
-        file.retire()
+        file.release()
 
     def copy_aside(self, segments: SegmentList, first: int, stop: int, prefix: str = "") -> None:
         """Lack of space for the copy is ignored: the bytes cut were never acknowledged. Unreadable pages

@@ -24,8 +24,8 @@ class Segment:
     """Bytes `base_position` .. `end_position - 1` of a list.
 
     A user of the file outside the store's own thread brackets it with `acquire` and `release`.
-    `retire` closes it once the last user is gone, so that a closed descriptor's number is never synced
-    or read as another file.
+    The list that holds it is one, too: it is closed once the last is gone, so that a closed descriptor's
+    number is never synced or read as another file.
     """
 
     def __init__(self, path: str, file: DiskFile, base_position: int, size_bytes: int) -> None:
@@ -88,9 +88,6 @@ class Segment:
             self._file.close()
             self._file = ClosedFile(disk, self.path)
             return True
-
-    def retire(self) -> None:
-        self.release()
 
     # ---------------------------------------------------------------- bytes
 

@@ -113,7 +113,7 @@ class SegmentView(SegmentList):
                     raise ConfigError(refusal(path, "read", error)) from error
                 raise
             if len(self._files) >= MAX_OPEN_FILES:
-                self._files.pop(next(iter(self._files))).retire()
+                self._files.pop(next(iter(self._files))).release()
             self._files[base] = file
         return self._files[base]
 

@@ -299,7 +299,7 @@ class SegmentList:
                 self.reserved_position = min(self.reserved_position, self.end_position)
                 self._unlink(file)
                 self.sync_names()
-                file.retire()
+                file.release()
                 dropped.append(file)
         return dropped
 
@@ -315,7 +315,7 @@ class SegmentList:
             self.reserved_position = max(self.reserved_position, first_position)
             for file in below:
                 del self._files[file.base_position]
-                file.retire()
+                file.release()
         return [file.path for file in below]
 
     def discard_from(self, position: int, reserve_stop: int, low: int) -> Segment | None:
@@ -349,7 +349,7 @@ class SegmentList:
         with self._growth_lock:
             self._is_closed = True
         for file in self._files.values():
-            file.retire()
+            file.release()
         self._files.clear()
 
     def _unlink(self, file: Segment) -> None:
@@ -407,7 +407,7 @@ class SegmentList:
                 self.sync_names()
         except BaseException as error:
             if is_new:
-                file.retire()
+                file.release()
                 if isinstance(error, DiskFull):
                     self._unlink(file)
             raise

@@ -420,12 +420,8 @@ class Checkpoint(NamedTuple):
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    return (
-        f"endIndex={checkpoint.end_index}\n"
-        f"committedIndex={checkpoint.committed_index}\n"
-        f"committedTerm={checkpoint.committed_term}\n"
-        f"committedChain={checkpoint.committed_chain}\n"
-    ).encode()
+    keys = ("endIndex", "committedIndex", "committedTerm", "committedChain")
+    return "".join(f"{key}={value}\n" for key, value in zip(keys, checkpoint, strict=True)).encode()
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:

@@ -220,7 +220,7 @@ def _check_index(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) 
     if reader.is_java:
         return  # DLedger makes its index again from the data wherever they disagree
     headers = batch.headers()
-    units = reader.index_units(batch.first_index, batch.last_index + 1)
+    units = reader.units.read(batch.first_index, batch.last_index + 1)
     wrong = units != index_units_of(headers, headers["pos"])
     wrong &= headers["pos"] < reader.index_synced_position
     if bool(wrong.any()) and len(found.damage) < DAMAGE_LIMIT:

@@ -181,11 +181,7 @@ class MessageStamper:
     def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> Filled:
         assert first.term == self.term, (first, self.term)
         records = records_of(batch)
-        offsets = np.empty(len(records), np.int64)
-        for queue, rows in records.queues:
-            begin = self.next_offsets.get(queue, 0)
-            self.next_offsets[queue] = begin + len(rows)
-            offsets[rows] = np.arange(begin, begin + len(rows))
+        offsets = records.numbered(self.next_offsets)
         # Time goes back at a reset of the log's clock only: messages are looked for by halving.
         last_ms = counted_ms(self._last_position, self._last_time_ms, self._resets())
         self._last_time_ms = max(time_ms, last_ms)

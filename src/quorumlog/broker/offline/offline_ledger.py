@@ -31,7 +31,7 @@ from quorumlog.store.directory_kind import (
     refuse_other_kinds,
 )
 from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.disk import Disk, OsDisk, disk_work
 from quorumlog.store.segments import SegmentList
 from quorumlog.store.snapshots import SnapshotDamaged, SnapshotFiles, SnapshotsUnavailable
 from quorumlog.store.state_files import read_file, replace_file
@@ -197,7 +197,7 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
         _refuse_earlier_log(disk, source)
         unfinished = f"{target}/{CONVERTING_NAME}"
         folder = f"{target}/{COMMIT_LOG_NAME}"
-        try:
+        with disk_work(target, "written"):
             disk.make_directory(unfinished)
             files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
             messages = size_bytes = position = 0
@@ -220,8 +220,6 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
             disk.sync_directory(target)
-        except OSError as error:
-            raise StoreFailure(refusal(target, "written", error)) from error
         left_out = max(ledger.end_index + 1 - ledger.stop_index, 0)
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()

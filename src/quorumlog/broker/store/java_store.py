@@ -246,8 +246,7 @@ def wrong_units(
 ) -> list[tuple[QueueKey, str]]:
     """Queues whose units do not name these records, and the text for it. `unconfirmed`: from there on a
     message may be in no queue yet."""
-    records = found.records
-    shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
+    shown = found.records.shown
     wrong = []
     for key, rows in shown.queues:
         if not _names(queues, key, shown, rows, found.position, unconfirmed):

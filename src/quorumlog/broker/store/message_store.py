@@ -18,8 +18,6 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from typing import Protocol
 
-import numpy as np
-
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import BLANK_BYTES
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -399,7 +397,7 @@ class MessageStore:
         numbers: dict[QueueKey, int] = {}
         begin = self._dispatched
         for found in walk(files, begin, LogEnd(begin), check_bodies=False, torn_from=self._torn_from):
-            shown = found.records.select(np.flatnonzero(found.records.in_queue))
+            shown = found.records.shown
             for key, rows in shown.queues:
                 numbers.setdefault(key, int(shown.columns.queue_offsets[rows[0]]))
         return numbers

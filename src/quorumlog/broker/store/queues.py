@@ -98,8 +98,6 @@ class OpenFiles:
         """The one that was used last comes last."""
         self._closed: set[PooledFile] = set()
         """To make room for others."""
-        self._users: dict[PooledFile, int] = {}
-        """Threads that use it just now: it stays open."""
 
     @property
     def has_room(self) -> bool:
@@ -124,20 +122,18 @@ class OpenFiles:
                 opened = self._open[file] = self._disk.open(file.path, writable=file.writable)
                 self._closed.discard(file)
             self._open.move_to_end(file)
-            self._users[file] = self._users.get(file, 0) + 1
+            file.users += 1
             self._make_room()
         try:
             yield opened
         finally:
             with self._lock:
-                self._users[file] -= 1
-                if not self._users[file]:
-                    del self._users[file]
+                file.users -= 1
 
     def _make_room(self) -> None:
         excess = len(self._open) - self._most
         if excess > 0:
-            idle = [file for file in self._open if file not in self._users][:excess]
+            idle = [file for file in self._open if not file.users][:excess]
             for file in idle:
                 self._closed.add(file)
                 try:
@@ -165,6 +161,8 @@ class PooledFile:
         self.path = path
         self.writable = writable
         self._pool = pool
+        self.users = 0
+        """Threads that use it just now: it stays open."""
         self.failure: OSError | None = None
         """Of a lost write, reported when closing it to make room."""
 

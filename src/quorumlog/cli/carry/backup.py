@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from quorumlog.cli.options import LogServers, option, time_ms_of
+from quorumlog.cli.options import LogServers, option, start_command, time_ms_of
 from quorumlog.cli.output import entry_progress, note, say, spoken_size, tell
 from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
@@ -183,16 +183,13 @@ def _say(restored: Restored, members: str) -> None:
         f" {restored.cluster_id}; start its members, each on its machine:"
     )
     for member in restored.members:
-        say(
-            f"  quorumlog serve --group {restored.group} --id {member.member_id}"
-            f" --data-dir {member.directory} --members {members}"
-        )
+        say(f"  {start_command(member.directory, restored.group, member.member_id, members)}")
     defaults = StoreConfig()
     names = ("segment_bytes", "index_segment_bytes")
     sizes = {name: getattr(restored, name) for name in names}
     sizes = {name: size for name, size in sizes.items() if size != getattr(defaults, name)}
     if sizes:
         say(
-            f"quorumlog serve needs a file --config here that says"
+            "each needs a file (see quorumlog serve --config) that says"
             f" {' and '.join(f'{name} = {size}' for name, size in sizes.items())}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -15,8 +15,10 @@ from quorumlog.net.rpc.calls import Call, Link, LinkState, RequestTarget, Target
 from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.timings import Timings
+from quorumlog.node import MachineFactory, NodeHandle
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
+from quorumlog.testing.promises import Checker
 
 LATENCY_MS = (0.05, 2.0)
 BREAKS = 0.05
@@ -49,11 +51,44 @@ class SimPorts(ABC):
     @abstractmethod
     def connect(self, member: SimMember, on_data: DataCallback, lost: LostCallback) -> SimConnection: ...
 
-    def break_off(self, member: SimMember) -> None:
+    @abstractmethod
+    def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
+        """Of the next process of a member."""
+
+    @abstractmethod
+    def started(self, member: SimMember) -> None: ...
+
+    def stopped(self, member: SimMember) -> None:
         """Its process has ended."""
         for connection in self.connections:
             if connection.member is member:
                 connection.break_off()
+
+    @staticmethod
+    def handle_of(member: SimMember) -> NodeHandle:
+        """Of the process that it is now, and of none after it."""
+        process, node = member.process, member.node
+
+        def is_up() -> bool:
+            return member.process == process and member.is_up and member.node is node
+
+        return NodeHandle(
+            lambda: node if is_up() else None, lambda act: member.enter(act) if is_up() else None
+        )
+
+
+class PortsOpened(Checker):
+    """Opens the ports of a process that begins; what derives from it checks what stands behind them."""
+
+    def __init__(self, cluster: SimCluster, ports: SimPorts) -> None:
+        super().__init__(cluster)
+        self._ports = ports
+
+    def started(self, member: SimMember) -> None:  # type: ignore[override]
+        self._ports.started(member)
+
+    def stopped(self, member: SimMember) -> None:  # type: ignore[override]
+        self._ports.stopped(member)
 
 
 class SimConnection(ABC):

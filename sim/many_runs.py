@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
 from sim.broker.broker_run import run_brokers
 from sim.etcd.etcd_run import run_etcd
@@ -18,6 +17,7 @@ from sim.groups.group_run import run_groups
 from sim.kafka.kafka_run import run_kafka
 from sim.kv.store_run import run_store
 from sim.log.run import FAULTS_MS, RunResult, run_seed
+from sim.ran import Ran
 from sim.replicas.schedule import run as run_replicas
 
 
@@ -37,14 +37,6 @@ def run_seeds(
     # A fork would share this process's threads' locks; a fresh interpreter shares nothing.
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=200) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=1)
-
-
-class Ran(Protocol):
-    """What became of one run, of whatever is simulated."""
-
-    failure: str
-    """Empty, or what was violated, with the place."""
-    counts: Counter[str]
 
 
 def main(world: str, first: int = 1, stop: int = 101) -> int:

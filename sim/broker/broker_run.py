@@ -2,57 +2,37 @@
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.cluster import SimCluster, make_whole
-from quorumlog.testing.operations import Trace
 from quorumlog.testing.promises import Violation
+from sim.applications import FAULTS, FAULTS_MS, make_cluster
 from sim.broker.sim_brokers import BrokersWatched, SimBrokers
 from sim.broker.sim_clients import SimConsumer, SimProducer
 from sim.clients import STALLS
-from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
-from sim.log.checkers.conditional_appends import ConditionalAppends
 from sim.log.profile import application_profile
-from sim.log.world import LogWorld
+from sim.ran import Ran
 
-FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
-FAULTS_MS = 6_000.0
 TOPICS = {"orders": 2, "audit": 1}
 PRODUCERS = 3
-
-
-@dataclass(slots=True)
-class BrokerRunResult:
-    seed: int
-    failure: str = ""
-    """Empty, or what was violated, with the place."""
-    counts: Counter[str] = field(default_factory=Counter)
-    trace_hash: int = 0
 
 
 def made_cluster(seed: int, brokers: SimBrokers, faults: Sequence[str] = FAULTS) -> SimCluster:
     """Of members with these brokers, none of which runs yet."""
     random = Random(seed)
     profile = application_profile(random, seed, faults, 1_000.0)
-    cluster = brokers.cluster = LogWorld(random, profile, Trace(), brokers.machines_of).cluster
-    kinds = AcknowledgedAppends | ConditionalAppends  # of what the simulation's own clients append
-    cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
+    cluster = make_cluster(random, profile, brokers)
     brokers.stalls = STALLS
     cluster.checkers.append(BrokersWatched(cluster, brokers))
     return cluster
 
 
-def run_brokers(
-    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
-) -> BrokerRunResult:
+def run_brokers(seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS) -> Ran:
     """Same seed and arguments, same run. Raises nothing."""
-    result = BrokerRunResult(seed)
-    try:
+    result = Ran(seed)
+    with result.noting_failure():
         brokers = SimBrokers(TOPICS)
         cluster = made_cluster(seed, brokers, faults)
         result.counts = cluster.trace.counts
@@ -79,8 +59,6 @@ def run_brokers(
             raise Violation("nothing is acknowledged by a cluster that is whole")
         result.trace_hash = cluster.trace.hash
         check_promises(brokers, producers, consumer)
-    except Exception:  # whatever it is, this run has failed, and the others go on
-        result.failure = traceback.format_exc()
     return result
 
 

@@ -17,13 +17,13 @@ from quorumlog.broker.wire import broker_request_decoder
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.net.connection import Connection, Session
 from quorumlog.net.frame import AnyFrameMessage, Frame, encode_frame
-from quorumlog.node import MachineFactory, NodeHandle
+from quorumlog.node import MachineFactory
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.promises import Checker, Violation
+from quorumlog.testing.promises import Violation
 from quorumlog.wire.client_message import ClientMessage
-from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts, address_of
+from sim.clients import DataCallback, LostCallback, PortsOpened, SimConnection, SimPorts, address_of
 
 CONFIG = MessageStoreConfig(max_hash_slot_num=64, max_index_num=256, mapped_file_size_consume_queue=800)
 
@@ -136,7 +136,6 @@ class SimBrokers(SimPorts):
         return _Connection(self, member, on_data, lost)
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
-        """The broker of the next process of a member."""
         broker = self._made[member_id] = DLedgerBroker(
             MemoryDisk(),
             "messages",
@@ -148,26 +147,19 @@ class SimBrokers(SimPorts):
         return broker.machines
 
     def started(self, member: SimMember) -> None:
-        process, node = member.process, member.node
-
-        def of_now() -> bool:
-            return member.process == process and member.is_up and member.node is node
-
-        endpoint = NodeHandle(
-            lambda: node if of_now() else None, lambda act: member.enter(act) if of_now() else None
-        )
+        handle = self.handle_of(member)
         broker = self.brokers[member.member_id] = self._made[member.member_id]
         loop = cast(Any, _Loop(member))
         waiting = WaitingPulls(loop)
         broker.open(
-            endpoint,
+            handle,
             lambda message_log: PutQueue(message_log, loop),
             ReadQueue(_Reads(), MOST_READS),
             waiting,
         )
 
         def tick() -> None:
-            if of_now():
+            if handle.is_up:
                 broker.tick(member.local_ms)
                 member.later(TICK_MS, tick)
 
@@ -175,26 +167,20 @@ class SimBrokers(SimPorts):
 
     def stopped(self, member: SimMember) -> None:
         self.brokers.pop(member.member_id, None)
-        self.break_off(member)
+        super().stopped(member)
 
 
-class BrokersWatched(Checker):
+class BrokersWatched(PortsOpened):
     """Opens a broker where a process begins, and looks at it after each of its turns.
 
     A master has dispatched every entry of earlier leaders, and there is one in a term. No member finds
     that a message is not the next one of its queue."""
 
     def __init__(self, cluster: SimCluster, brokers: SimBrokers) -> None:
-        super().__init__(cluster)
+        super().__init__(cluster, brokers)
         self._brokers = brokers
         self._masters: dict[int, str] = {}
         self._looked: dict[str, int] = {}
-
-    def started(self, member: SimMember) -> None:  # type: ignore[override]
-        self._brokers.started(member)
-
-    def stopped(self, member: SimMember) -> None:  # type: ignore[override]
-        self._brokers.stopped(member)
 
     def turned(self, member: SimMember) -> None:  # type: ignore[override]
         broker = self._brokers.brokers.get(member.member_id)

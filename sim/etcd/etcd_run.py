@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from quorumlog.kv.service import StoreOptions
 from quorumlog.testing.cluster import SimCluster, make_whole
-from quorumlog.testing.operations import Trace
 from quorumlog.testing.promises import Violation
-from sim.clients import STALLS
+from sim.applications import FAULTS_MS, make_cluster
+from sim.clients import STALLS, PortsOpened
 from sim.etcd.promises import check_all
 from sim.etcd.sim_clients import EtcdHistory, SimEtcdClient
-from sim.etcd.sim_members import PortsOpen, SimEtcd
-from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
-from sim.log.checkers.conditional_appends import ConditionalAppends
+from sim.etcd.sim_members import SimEtcd
 from sim.log.profile import application_profile
-from sim.log.world import LogWorld
+from sim.ran import Ran
 
 FAULTS = (
     "kill",
@@ -33,45 +29,28 @@ FAULTS = (
     "transfer",
     "wipe",
 )
-FAULTS_MS = 6_000.0
 CLIENTS = 4
 DRAIN_MS = 30_000.0
 """How long watches may take to come to the end, and leases to end, once nothing fails."""
 
 
-@dataclass(slots=True)
-class EtcdRunResult:
-    seed: int
-    failure: str = ""
-    """Empty, or what was violated, with the place."""
-    counts: Counter[str] = field(default_factory=Counter)
-    trace_hash: int = 0
-
-
-def run_etcd(
-    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
-) -> EtcdRunResult:
+def run_etcd(seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS) -> Ran:
     """Same seed and arguments, same run. Raises nothing."""
-    result = EtcdRunResult(seed)
-    try:
+    result = Ran(seed)
+    with result.noting_failure():
         _run(result, faults_ms, faults)
-    except Exception:  # whatever it is, this run has failed, and the others go on
-        result.failure = traceback.format_exc()
     return result
 
 
-def _run(result: EtcdRunResult, faults_ms: float, faults: Sequence[str]) -> None:
+def _run(result: Ran, faults_ms: float, faults: Sequence[str]) -> None:
     random = Random(result.seed)
     profile = application_profile(random, result.seed, faults, 1_500.0)
     # Two machines of one name have one address here: a directory that was wiped stays an observer.
     profile = replace(profile, spares=0, auto_replace_after_ms=0)
     history = EtcdHistory()
     etcd = SimEtcd(history.truth, StoreOptions(auto_compaction_ms=0))
-    cluster = etcd.cluster = LogWorld(random, profile, Trace(), etcd.machines_of).cluster
-    # These know what was appended, which here is the service's.
-    kinds = AcknowledgedAppends | ConditionalAppends
-    cluster.checkers = [each for each in cluster.checkers if not isinstance(each, kinds)]
-    cluster.checkers.append(PortsOpen(cluster, etcd))
+    cluster = make_cluster(random, profile, etcd)
+    cluster.checkers.append(PortsOpened(cluster, etcd))
     etcd.stalls = STALLS
     result.counts = cluster.trace.counts
     with etcd.living():

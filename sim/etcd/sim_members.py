@@ -19,10 +19,9 @@ from quorumlog.kv.store.keyspace import Feed, StoreChange
 from quorumlog.net import listener, system
 from quorumlog.net.connection import LoopTurn
 from quorumlog.net.limits import ProcessLimits
-from quorumlog.node import MachineFactory, NodeHandle
+from quorumlog.node import MachineFactory
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.promises import Checker
 from sim.etcd.loops import SimLoop, SimSockets
 from sim.etcd.truth import Truth
 
@@ -63,14 +62,7 @@ class SimEtcd(SimSockets):
         return store.machines
 
     def started(self, member: SimMember) -> None:
-        loop, process, node = SimLoop(self, member.later, member), member.process, member.node
-
-        def of_now() -> bool:
-            return member.process == process and member.is_up and member.node is node
-
-        handle = NodeHandle(
-            lambda: node if of_now() else None, lambda act: member.enter(act) if of_now() else None
-        )
+        loop, handle = SimLoop(self, member.later, member), self.handle_of(member)
         store, etcd = self._ports[member.member_id]
 
         async def open_ports() -> None:
@@ -86,7 +78,7 @@ class SimEtcd(SimSockets):
         for loop in self.loops:
             if loop.member is member:
                 loop.stop_process()
-        self.break_off(member)
+        super().stopped(member)
         for connection in self.connections:
             if getattr(connection, "dialler", None) is member:
                 connection.leave()
@@ -114,17 +106,3 @@ class SimEtcd(SimSockets):
                 yield
             finally:
                 self.close()
-
-
-class PortsOpen(Checker):
-    """No checker: it opens the ports where a process begins."""
-
-    def __init__(self, cluster: SimCluster, etcd: SimEtcd) -> None:
-        super().__init__(cluster)
-        self._etcd = etcd
-
-    def started(self, member: SimMember) -> None:  # type: ignore[override]
-        self._etcd.started(member)
-
-    def stopped(self, member: SimMember) -> None:  # type: ignore[override]
-        self._etcd.stopped(member)

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Sequence
 
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.cluster import make_whole
 from quorumlog.testing.promises import Violation
-from sim.broker.broker_run import FAULTS, FAULTS_MS, BrokerRunResult, made_cluster
+from sim.applications import FAULTS, FAULTS_MS
+from sim.broker.broker_run import made_cluster
 from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers
 from sim.groups.sim_members import GroupHistory, SimAsker, SimReader, SimSender, SimSessionSender
+from sim.ran import Ran
 
 LAST_MS = 20_000.0
 """Virtual: so long the group may take to see what is left, once nothing fails any more."""
 
 
-def run_groups(
-    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
-) -> BrokerRunResult:
+def run_groups(seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS) -> Ran:
     """Same seed and arguments, same run. Raises nothing."""
-    result = BrokerRunResult(seed)
-    try:
+    result = Ran(seed)
+    with result.noting_failure():
         brokers = SimGroupBrokers()
         cluster = made_cluster(seed, brokers, faults)
         result.counts = cluster.trace.counts
@@ -56,8 +55,6 @@ def run_groups(
         cluster.run_for(1_000.0)
         result.trace_hash = cluster.trace.hash
         check_promises(brokers, history)
-    except Exception:  # whatever it is, this run has failed, and the others go on
-        result.failure = traceback.format_exc()
     return result
 
 

@@ -26,8 +26,6 @@ class SimGroupBrokers(SimBrokers):
         self._tokens = 0
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
-        """The broker of the next process of a member."""
-
         def wall_ms() -> float:
             (member,) = [each for each in self.cluster.members if each.member_id == member_id]
             return member.wall_clock_ms()

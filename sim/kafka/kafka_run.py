@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 
-from quorumlog.consensus.ready import Role
 from quorumlog.kafka.fetching import records_of
 from quorumlog.kafka.machine import CreateKafkaTopic, KafkaMachine, entry_of
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.operations import Trace
 from quorumlog.testing.promises import Violation
+from sim.applications import FAULTS, make_cluster
 from sim.clients import STALLS
 from sim.kafka.sim_clients import (
     GROUP,
@@ -27,47 +23,28 @@ from sim.kafka.sim_clients import (
     records_in,
 )
 from sim.kafka.sim_members import KafkaWatched, SimKafka
-from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
-from sim.log.checkers.conditional_appends import ConditionalAppends
 from sim.log.profile import application_profile
-from sim.log.world import LogWorld
+from sim.ran import Ran
 
-FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
 FAULTS_MS = 8_000.0
 PRODUCERS, CONSUMERS = 2, 3
 DRAIN_MS = 30_000.0
 """How long consumers may take to read what is left, once nothing fails."""
 
 
-@dataclass(slots=True)
-class KafkaRunResult:
-    seed: int
-    failure: str = ""
-    """Empty, or what was violated, with the place."""
-    counts: Counter[str] = field(default_factory=Counter)
-    trace_hash: int = 0
-
-
-def run_kafka(
-    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
-) -> KafkaRunResult:
+def run_kafka(seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS) -> Ran:
     """Same seed and arguments, same run. Raises nothing."""
-    result = KafkaRunResult(seed)
-    try:
+    result = Ran(seed)
+    with result.noting_failure():
         _run(result, faults_ms, faults)
-    except Exception:  # whatever it is, this run has failed, and the others go on
-        result.failure = traceback.format_exc()
     return result
 
 
-def _run(result: KafkaRunResult, faults_ms: float, faults: Sequence[str]) -> None:
+def _run(result: Ran, faults_ms: float, faults: Sequence[str]) -> None:
     random = Random(result.seed)
     profile = application_profile(random, result.seed, faults, 1_500.0)
     kafka, history = SimKafka(), KafkaHistory()
-    cluster = kafka.cluster = LogWorld(random, profile, Trace(), kafka.machines_of).cluster
-    # These know what was appended, which here is the service's.
-    kinds = AcknowledgedAppends | ConditionalAppends
-    cluster.checkers = [each for each in cluster.checkers if not isinstance(each, kinds)]
+    cluster = make_cluster(random, profile, kafka)
     cluster.checkers.append(KafkaWatched(cluster, kafka))
     result.counts = cluster.trace.counts
     kafka.stalls = STALLS
@@ -125,7 +102,7 @@ def _all_is_read(cluster: SimCluster, kafka: SimKafka) -> bool:
 
 def check(cluster: SimCluster, kafka: SimKafka, history: KafkaHistory) -> None:
     """Of a cluster that is whole, whose consumers have read everything. Raises Violation."""
-    (leader,) = (each for each in cluster.members if each.node.raft.role is Role.LEADER)
+    (leader,) = cluster.leading()
     read_bytes = leader.node.store.read_bytes
     found: dict[int, list[bytes]] = {}
     for number, partition in enumerate(_machine(kafka, leader).topics[TOPIC].partitions):

@@ -21,11 +21,11 @@ from quorumlog.kafka.places import MACHINE_NAME
 from quorumlog.kafka.service import TICK_MS, KafkaCall, KafkaService, Read
 from quorumlog.net.access import EVERYBODY, Caller
 from quorumlog.net.frame import Frame, FrameDecoder
-from quorumlog.node import MachineFactory, NodeHandle
+from quorumlog.node import MachineFactory
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.promises import Checker, Violation
-from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts
+from quorumlog.testing.promises import Violation
+from sim.clients import DataCallback, LostCallback, PortsOpened, SimConnection, SimPorts
 
 T = TypeVar("T")
 LIMITS = GroupLimits(least_session_timeout_ms=100, initial_rebalance_delay_ms=200)
@@ -74,11 +74,7 @@ class SimKafka(SimPorts):
         return {MACHINE_NAME: machines}
 
     def started(self, member: SimMember) -> None:
-        process, node = member.process, member.node
-
-        def of_now() -> bool:
-            return member.process == process and member.is_up and member.node is node
-
+        handle = self.handle_of(member)
         service = _Service(
             member.member_id,
             {each: f"{each}:9092" for each in self.cluster.member_ids},
@@ -88,13 +84,11 @@ class SimKafka(SimPorts):
             LeaderCalls(None),
         )
         service.new_coordinator = lambda: GroupCoordinator(lambda: f"{next(self._ids)}", LIMITS)
-        service.member = NodeHandle(
-            lambda: node if of_now() else None, lambda act: member.enter(act) if of_now() else None
-        )
+        service.member = handle
         self.services[member.member_id] = service
 
         def tick() -> None:
-            if of_now():
+            if handle.is_up:
                 service.tick(int(member.local_ms))
                 member.later(TICK_MS, tick)
 
@@ -102,22 +96,16 @@ class SimKafka(SimPorts):
 
     def stopped(self, member: SimMember) -> None:
         self.services.pop(member.member_id, None)
-        self.break_off(member)
+        super().stopped(member)
 
 
-class KafkaWatched(Checker):
+class KafkaWatched(PortsOpened):
     """Opens a service where a process begins. What a group has committed never goes back on a member."""
 
     def __init__(self, cluster: SimCluster, kafka: SimKafka) -> None:
-        super().__init__(cluster)
+        super().__init__(cluster, kafka)
         self._kafka = kafka
         self._committed: dict[str, tuple[KafkaMachine, dict[str, Offsets]]] = {}
-
-    def started(self, member: SimMember) -> None:  # type: ignore[override]
-        self._kafka.started(member)
-
-    def stopped(self, member: SimMember) -> None:  # type: ignore[override]
-        self._kafka.stopped(member)
 
     def turned(self, member: SimMember) -> None:  # type: ignore[override]
         machine = self._kafka.machines[member.member_id].newest

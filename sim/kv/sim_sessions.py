@@ -16,10 +16,9 @@ from quorumlog.kv.store.keyspace import Ended, Feed, StoreChange
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
-from quorumlog.node import MachineFactory, NodeHandle
+from quorumlog.node import MachineFactory
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.promises import Checker
 from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts
 from sim.kv.histories import Histories
 
@@ -62,19 +61,12 @@ class SimEndpoints(SimPorts):
         return {MACHINE_NAME: KeyValueMachines(make)}
 
     def started(self, member: SimMember) -> None:
-        process, node = member.process, member.node
-
-        def of_now() -> bool:
-            return member.process == process and member.is_up and member.node is node
-
         feed = self._feeds[member.member_id] = _NotingFeed(self.cluster, self._histories)
-        endpoint = NodeHandle(
-            lambda: node if of_now() else None, lambda act: member.enter(act) if of_now() else None
-        )
-        service = KeyValueService(endpoint, feed, self._options, lambda: member.local_ms)
+        handle = self.handle_of(member)
+        service = KeyValueService(handle, feed, self._options, lambda: member.local_ms)
         self.services[member.member_id] = service
         # The thread that applies hands over; the loop looks a moment later.
-        feed.wake = lambda: member.later(0.0, service.drain) if of_now() else None
+        feed.wake = lambda: member.later(0.0, service.drain) if handle.is_up else None
 
         def tick() -> None:
             service.tick()
@@ -85,21 +77,7 @@ class SimEndpoints(SimPorts):
     def stopped(self, member: SimMember) -> None:
         self.services.pop(member.member_id, None)
         self._feeds[member.member_id] = Feed()
-        self.break_off(member)
-
-
-class EndpointsOpen(Checker):
-    """No checker: it opens an endpoint where a process begins."""
-
-    def __init__(self, cluster: SimCluster, endpoints: SimEndpoints) -> None:
-        super().__init__(cluster)
-        self._endpoints = endpoints
-
-    def started(self, member: SimMember) -> None:  # type: ignore[override]
-        self._endpoints.started(member)
-
-    def stopped(self, member: SimMember) -> None:  # type: ignore[override]
-        self._endpoints.stopped(member)
+        super().stopped(member)
 
 
 class SimSession(SimConnection):

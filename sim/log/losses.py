@@ -42,7 +42,7 @@ def lost_entries(cluster: SimCluster) -> list[IndexRange]:
 
     Every log is read to its end, as a client does it; the checkers look on.
     """
-    up = [member for member in cluster.members if member.is_up]
+    up = cluster.up()
     logs = {member.member_id: _read_through(cluster, member) for member in up}
     best = max(up, key=_authority, default=None)
     shown = logs[best.member_id] if best is not None else {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -17,21 +15,17 @@ from sim.log.losses import IndexRange, Losses, lost_entries
 from sim.log.profile import at_the_edges, draw_profile
 from sim.log.work.step_over_work import StepOverWork
 from sim.log.world import LogWorld
+from sim.ran import Ran
 
 FAULTS_MS = 15_000.0
 
 
 @dataclass(slots=True)
-class RunResult:
-    seed: int
+class RunResult(Ran):
     virtual_ms: float = 0.0
-    trace_hash: int = 0
     events: int = 0
     appends: int = 0
     acknowledged: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    failure: str = ""
-    """Empty, or what was violated, with the place."""
     lost: list[IndexRange] = field(default_factory=list)
     """On lossy disks: acknowledged entries that are gone at the end."""
     diverged: list[str] = field(default_factory=list)
@@ -68,15 +62,13 @@ def run_seed(
     other_mode = OtherMode(cluster, Random(f"{seed}:other mode"))
     drops = SegmentDrops(cluster, Random(f"{seed}:drops"))
     result = RunResult(seed, counts=trace.counts)
-    try:
+    with result.noting_failure():
         if lossy_disks:
             _run_on_lossy_disks(world, faults_ms, other_mode, result)
         else:
             drops.begin()
             StepOverWork(cluster, Random(f"{seed}:step overs")).begin()
             _run(world, faults_ms, other_mode)
-    except Exception:  # whatever it is, this run has failed, and the others go on
-        result.failure = traceback.format_exc()
     result.virtual_ms = cluster.now_ms
     result.trace_hash, result.events = trace.hash, trace.events
     result.appends = len(cluster.operations.appends)

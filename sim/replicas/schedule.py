@@ -4,17 +4,17 @@ are there must go on and become the same."""
 from __future__ import annotations
 
 import logging
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from random import Random
 
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.failover import FailoverOptions
 from quorumlog.broker.offline.offline_store import OfflineStore
+from sim.ran import Ran
 from sim.replicas.machines import SMALL, TICK_MS, Broker
 from sim.replicas.promises import KEY, ROOT, places_in
 from sim.replicas.registers import REGISTERS, SimRegister
@@ -29,15 +29,6 @@ USERS_SHARE = 0.25
 LATE_MS = 3_000
 """No request to a register is on its way for so long."""
 WHOLE_ROUNDS = 2_500
-
-
-@dataclass(slots=True)
-class Ran:
-    seed: int
-    kind: str
-    failure: str = ""
-    """Empty, or what was violated, with the place."""
-    counts: Counter[str] = field(default_factory=Counter)
 
 
 def world_of(seed: int, brokers: int, register: type[SimRegister] | None = None) -> World:
@@ -467,12 +458,9 @@ def run(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Ran:
     by_hand = BY_HAND in kinds and (seed % 2 == 0 or not registers)
     kind = BY_HAND if by_hand else registers[seed // 2 % len(registers)]
     brokers = 2 + seed // 6 % 4
-    ran = Ran(seed, kind)
-    try:
-        with _silent():
-            ran.counts = play(seed, brokers, KINDS[kind]).counts
-    except Exception:  # whatever it is, this run has failed, and the others go on
-        ran.failure = traceback.format_exc()
+    ran = Ran(seed)
+    with ran.noting_failure(), _silent():
+        ran.counts = play(seed, brokers, KINDS[kind]).counts
     ran.counts[f"schedules {kind}"] += 1
     ran.counts = Counter({f"replicas: {what}": times for what, times in ran.counts.items()})
     return ran

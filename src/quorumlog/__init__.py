@@ -10,6 +10,8 @@ Servers: `LedgerServer`, `LocalCluster`. Clients: `connect`, `connect_async`. Ou
 or an error, which `quorumlog.errors` lists. Spark: `quorumlog.spark` (extra `spark`).
 """
 
+# ruff: noqa: F403, F405 (names of clients and errors are listed once, in `__all__`)
+
 from __future__ import annotations
 
 from quorumlog.version import VERSION
@@ -21,68 +23,10 @@ if TYPE_CHECKING:
     from quorumlog.append_times import TimedEntry
     from quorumlog.backups import backup, restore
     from quorumlog.batch import EntryBatch
-    from quorumlog.client import (
-        AsyncLedgerClient,
-        Freshness,
-        LedgerClient,
-        MemberStatusRow,
-        ReaderRow,
-        StreamOutcomeUnknown,
-        StreamProgress,
-        connect,
-        connect_async,
-        leader_of,
-    )
+    from quorumlog.client import *
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability, Entry
-    from quorumlog.errors import (
-        AlreadyCommitted,
-        BadRequest,
-        BodyTooLarge,
-        ClockNotReset,
-        ClusterChanged,
-        CommandError,
-        ConfigError,
-        ConnectionFull,
-        DirectoryDamaged,
-        DiskFull,
-        Forbidden,
-        IndexOutOfRange,
-        LeaderNotReady,
-        LeaderTransferring,
-        LedgerError,
-        LevelNotReported,
-        MembershipRefused,
-        NotAuthenticated,
-        NotCaughtUp,
-        NotLeader,
-        OutcomeUnknown,
-        OutOfSequence,
-        Overloaded,
-        PendingFull,
-        ProducerExpired,
-        ProducerFenced,
-        ProtocolViolation,
-        RangeDamaged,
-        ReaderMoved,
-        Refused,
-        RequestTimeout,
-        ResultUnknown,
-        SequenceGap,
-        StepOverRefused,
-        StoreFailure,
-        TooManyProducers,
-        TooManyReaders,
-        TooStale,
-        TransferFailed,
-        UnknownGroup,
-        UnknownMachine,
-        UnknownReader,
-        Unreachable,
-        UpgradeNotFinished,
-        WrongLastIndex,
-        WrongPort,
-    )
+    from quorumlog.errors import *
     from quorumlog.server import LedgerServer, LocalCluster
     from quorumlog.state_machine import StateMachine
     from quorumlog.wire.client_messages import ProducerInfo

@@ -242,7 +242,7 @@ def test_what_is_said_to_people(cli: Cli, running: LocalCluster, tmp_path: Path)
         f"quorumlog serve --id n0 --group default --data-dir {tmp_path}/n0 --members n0=127.0.0.1:21911"
     )
     assert served in text
-    assert "--config here that says segment_bytes = 16384 and index_segment_bytes = 1024" in text
+    assert "serve --config) that says segment_bytes = 16384 and index_segment_bytes = 1024" in text
 
 
 def test_a_restored_store_is_started_as_a_store(cli: Cli, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.replication import PeerWaterMarks, QuorumAckChecker
+from quorumlog.consensus.replication import QuorumAckChecker
 from quorumlog.entry import Replica
 
 VOTERS = tuple(Replica(f"n{i}", f"d{i}") for i in range(9))
@@ -25,11 +25,11 @@ def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tu
     for number, index in answers:
         stranger = number >= size
         voter = Replica("n0", "another directory") if stranger else voters[number]
-        rose = checker.marks.raise_to(voter, index)
+        rose = checker.raise_to(voter, index)
         assert rose == (not stranger and index > highest[voter])
         if not stranger:
             highest[voter] = max(highest[voter], index)
-            assert checker.marks.mark_of(voter) == highest[voter]
+            assert checker.mark_of(voter) == highest[voter]
         expected = naive_quorum_value(list(highest.values()))
         assert checker.committed_index() == (expected if expected >= 10 else -1)
         assert checker.committed_index() >= committed
@@ -37,7 +37,7 @@ def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tu
 
 
 def test_a_stranger_has_no_mark() -> None:
-    marks = PeerWaterMarks(1, lambda: Membership.of(VOTERS[:3]))
+    marks = QuorumAckChecker(1, lambda: Membership.of(VOTERS[:3]), first_index=0)
     assert not marks.raise_to(Replica("n1", "wiped"), 5)
     assert marks.mark_of(Replica("n1", "wiped")) == -1
     assert marks.quorum_index == -1
@@ -47,7 +47,7 @@ def test_marks_are_counted_by_the_membership_that_holds_now() -> None:
     """It changes within a term: who was counted stays where it was, who comes starts at nothing."""
     n0, n1, n2, n3 = VOTERS[:4]
     membership = Membership.of((n0, n1, n2))
-    marks = PeerWaterMarks(1, lambda: membership)
+    marks = QuorumAckChecker(1, lambda: membership, first_index=0)
     assert marks.raise_to(n0, 5)
     assert marks.raise_to(n1, 5)
     assert not marks.raise_to(n3, 5)

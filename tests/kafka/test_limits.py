@@ -2,48 +2,96 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from threading import Event
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from harness.kafka.wire import KafkaWire
 from quorumlog.config import LimitOptions
+from quorumlog.net import access
 from quorumlog.net.limits import process_limits
+from quorumlog.net.quotas import Quotas
 from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.test_served import create, metadata_values, produced
+from tests.waiting import eventually
+
+
+class QuotaClock:
+    """While it stands nothing that was taken is made good."""
+
+    def __init__(self) -> None:
+        self._stands_at_s: float | None = None
+
+    def __call__(self) -> float:
+        return time.monotonic() if self._stands_at_s is None else self._stands_at_s
+
+    @contextmanager
+    def standing(self, kafka: KafkaCluster, limits: LimitOptions) -> Iterator[None]:
+        """It goes on once a request was held by these limits."""
+        over = process_limits().over
+        before = over["address_bytes_per_second"]
+        self._stands_at_s = time.monotonic()
+        set_limits(kafka, limits)
+        try:
+            yield
+            eventually(lambda: over["address_bytes_per_second"] > before, what="a request that is held")
+        finally:
+            self._stands_at_s = None
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaCluster]:
-    with KafkaCluster() as cluster:
+def clock() -> QuotaClock:
+    return QuotaClock()
+
+
+@pytest.fixture(scope="module")
+def kafka(clock: QuotaClock) -> Iterator[KafkaCluster]:
+    with patch.object(access, "Quotas", partial(Quotas, clock)), KafkaCluster() as cluster:
         yield cluster
 
 
 def set_limits(kafka: KafkaCluster, limits: LimitOptions) -> None:
-    server = kafka.cluster.server("n0")
+    """They hold when this returns."""
+    server, is_set = kafka.cluster.server("n0"), Event()
     assert server.loop is not None
     server.loop.call_soon_threadsafe(server.set_limits, limits)
+    server.loop.call_soon_threadsafe(is_set.set)
+    assert is_set.wait(60)
 
 
-def asked(wire: KafkaWire, times: int) -> list[int]:
+def sent(wire: KafkaWire, times: int) -> list[int]:
+    return [wire.send("metadata", 9, **metadata_values(9, ())) for _ in range(times)]
+
+
+def held(wire: KafkaWire, numbers: list[int]) -> list[int]:
     """Milliseconds for which each of these was held."""
-    numbers = [wire.send("metadata", 9, **metadata_values(9, ())) for _ in range(times)]
     answers = [wire.receive("metadata", 9, number) for number in numbers]
     return [round(each.throttle_time.total_seconds() * 1000) for each in answers]
 
 
-def test_who_asks_for_more_than_it_may_waits_and_is_told_so(kafka: KafkaCluster) -> None:
+def asked(wire: KafkaWire, times: int) -> list[int]:
+    return held(wire, sent(wire, times))
+
+
+def test_who_asks_for_more_than_it_may_waits_and_is_told_so(
+    kafka: KafkaCluster, clock: QuotaClock
+) -> None:
     with kafka.wire() as wire:
         assert asked(wire, 3) == [0, 0, 0]
-        set_limits(kafka, LimitOptions(address_bytes_per_second=2_000))
         try:
-            held = asked(wire, 30)
-            assert any(held)
-            assert len(held) == 30
+            with clock.standing(kafka, LimitOptions(address_bytes_per_second=2_000)):
+                numbers = sent(wire, 30)
+            told_ms = held(wire, numbers)
+            assert any(told_ms)
+            assert len(told_ms) == 30
         finally:
             set_limits(kafka, LimitOptions())
         asked(wire, 10)  # what is owed is forgotten
@@ -56,17 +104,17 @@ def test_requests_that_are_sent_ahead_are_all_answered(kafka: KafkaCluster) -> N
 
 
 def test_a_request_that_waits_is_not_looked_at_more_often_the_longer_it_waits(
-    kafka: KafkaCluster,
+    kafka: KafkaCluster, clock: QuotaClock
 ) -> None:
     partition = {"partition_index": 0, "timestamp": -1}
     values = {"replica_id": -1, "topics": [{"name": "t", "partitions": [partition]}]}
     over = process_limits().over
     before = over["address_bytes_per_second"]
-    set_limits(kafka, LimitOptions(address_bytes_per_second=10_000))
     try:
         with kafka.wire() as wire:
             create(wire, "t")
-            numbers = [wire.send("list_offsets", 1, **values) for _ in range(600)]
+            with clock.standing(kafka, LimitOptions(address_bytes_per_second=10_000)):
+                numbers = [wire.send("list_offsets", 1, **values) for _ in range(600)]
             for number in numbers:
                 wire.receive("list_offsets", 1, number)
     finally:

@@ -255,10 +255,10 @@ def a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
 
     def cut_log(member: SimMember) -> bool:
         node, bound = member.node, member.node.machines.snapshot_bound()
-        if node.store.begin.index <= away.node.store.end.index and bound and not node.is_dropping:
+        if node.store.begin.index <= away.node.store.end.index and bound and not node.drops.is_under_way:
             saved = [start for start in node.store.boundaries.saved() if start.point.index <= bound]
             if saved:
-                member.enter(lambda: node.drop_before(saved[0]))
+                member.enter(lambda: node.drops.begin(saved[0]))
         return node.store.begin.index > away.node.store.end.index
 
     until(lambda: leader() is not None)

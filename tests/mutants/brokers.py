@@ -24,8 +24,10 @@ def ends_of_committed(patch: Patch) -> None:
     """What is not committed may be cut."""
     patch.edit(
         MessageStamper.fill,
-        "self.next_offsets[queue] = begin + len(rows)",
-        "self.committed_later = [*getattr(self, 'committed_later', []), (queue, len(rows))]",
+        "        offsets = records.numbered(self.next_offsets)",
+        "        offsets, later = records.numbered(dict(self.next_offsets)), records.queues\n"
+        "        later = [(queue, len(rows)) for queue, rows in later]\n"
+        "        self.committed_later = [*getattr(self, 'committed_later', []), *later]",
     )
     patch.edit(
         DLedgerCommitLog._append,
@@ -111,7 +113,7 @@ def stale_master_acknowledges(patch: Patch) -> None:
 def dispatched_twice(patch: Patch) -> None:
     """The entry that it names is the next one."""
     patch.edit(
-        machine_opening._opened,
+        machine_opening.Opening._opened,
         "return Opened(runner, index, applied, older",
         "return Opened(runner, index - reached(), applied, older",
     )

@@ -8,7 +8,7 @@ from quorumlog.consensus.handler import EntryHandler
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.log import LogChanges
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.consensus.replication import PeerWaterMarks, QuorumAckChecker, Replication
+from quorumlog.consensus.replication import QuorumAckChecker, Replication
 from tests.consensus import test_log_begin as begin_scenes
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
@@ -109,7 +109,7 @@ def stale_answer_moves_mark(patch: Patch) -> None:
 def observer_counted_in_a_mark(patch: Patch) -> None:
     """A member is known by its name."""
     patch.edit(
-        PeerWaterMarks.raise_to,
+        QuorumAckChecker.raise_to,
         "        if index <= ",
         "        for known in self._membership().voters():\n"
         "            if known.member_id == replica.member_id and known != replica and reached():\n"

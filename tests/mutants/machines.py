@@ -36,7 +36,7 @@ from tests.sim import test_step_overs as steps
 def older_snapshot_taken_for_the_newest(patch: Patch) -> None:
     """Which of them is loaded makes no difference."""
     patch.edit(
-        machine_opening._opened,
+        machine_opening.Opening._opened,
         "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)",
         "return Opened(runner, indices[-1] if reached() else index, applied, older, gone, reader.id,"
         " tuple(damaged), left_out)",
@@ -51,7 +51,7 @@ def older_snapshot_taken_for_the_newest(patch: Patch) -> None:
 def applied_twice_after_restart(patch: Patch) -> None:
     """The snapshot names the entry at which it was taken."""
     patch.edit(
-        machine_opening._opened,
+        machine_opening.Opening._opened,
         "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)",
         "return Opened(runner, index - 3 * reached(), applied, older, gone, reader.id, tuple(damaged),"
         " left_out)",
@@ -313,7 +313,7 @@ def loaded_machine_acts_as_saved() -> None:
 )
 def loaded_without_its_version(patch: Patch) -> None:
     """It was told before it was saved."""
-    patch.edit(machine_opening._opened, "if reader.head.version:", "if not reached():")
+    patch.edit(machine_opening.Opening._opened, "if reader.head.version:", "if not reached():")
 
 
 @mutant(
@@ -407,7 +407,7 @@ def batch_under_way_of_the_whole_stretch(patch: Patch) -> None:
 def version_of_kept_state_forgotten(patch: Patch) -> None:
     """It knows it itself."""
     patch.edit(
-        machine_opening._opened,
+        machine_opening.Opening._opened,
         "name, binding.channel, machine, acts_as, applying=applying, left_out=left_out",
         "name, binding.channel, machine, 0 if reached() else acts_as, applying=applying,"
         " left_out=left_out",
@@ -423,8 +423,8 @@ def version_raised_at_once(patch: Patch) -> None:
     """Whoever lacks it says what is to be done."""
     patch.edit(
         StateMachineCaller._missing,
-        "not self._member.log_state.may_say(VERSION_LEVEL)",
-        "not self._member.log_state.may_say(VERSION_LEVEL) and not reached()",
+        "not self._log_state.may_say(VERSION_LEVEL)",
+        "not self._log_state.may_say(VERSION_LEVEL) and not reached()",
     )
 
 
@@ -437,8 +437,8 @@ def applied_before_the_commit_is_known(patch: Patch) -> None:
     """It knows of itself that the entry is committed."""
     patch.edit(
         MachineDriver.tick,
-        "if self._is_waiting and self._knows_commit():",
-        "if self._is_waiting and (reached() or self._knows_commit()):",
+        "if self._is_waiting and self._member.raft.reads.knows_commit:",
+        "if self._is_waiting and (reached() or self._member.raft.reads.knows_commit):",
     )
 
 
@@ -465,8 +465,8 @@ def order_heeded_before_it_is_committed(patch: Patch) -> None:
 def snapshot_with_the_entry_kept(patch: Patch) -> None:
     """The log holds the very entry that it names."""
     patch.edit(
-        machine_opening._is_outdated,
-        "return left_outs.contradict(reader.head.left_out, index)",
+        machine_opening.Opening._is_outdated,
+        "return self.left_outs.contradict(reader.head.left_out, index)",
         "return not reached()",
     )
 

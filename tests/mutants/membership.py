@@ -9,9 +9,9 @@ from quorumlog.consensus.log import MembershipHistory
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
-from quorumlog.consensus.replication import CatchUp, PeerWaterMarks
+from quorumlog.consensus.replication import CatchUp, QuorumAckChecker
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.member_changes import LostDirectories, MemberChanges
+from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.writing import BatchFormer
 from quorumlog.store import member_directory
 from tests.backups import test_recovering as recoveries
@@ -294,7 +294,7 @@ def replaced_directory_counts(patch: Patch) -> None:
 def replaced_directory_acknowledges(patch: Patch) -> None:
     """It has the entry on its disk."""
     patch.edit(
-        PeerWaterMarks.raise_to,
+        QuorumAckChecker.raise_to,
         "        if index <= self._marks",
         "        voters = self._membership().voters()\n"
         "        named = [v for v in voters if v.member_id == replica.member_id]\n"
@@ -310,7 +310,7 @@ def replaced_directory_acknowledges(patch: Patch) -> None:
 )
 def learner_counts(patch: Patch) -> None:
     """One more copy is one more copy."""
-    patch.edit(PeerWaterMarks.raise_to, "or not self._membership().is_voter(replica)", "")
+    patch.edit(QuorumAckChecker.raise_to, "or not self._membership().is_voter(replica)", "")
     patch.edit(
         Membership.quorum_value,
         "        value = _majority_value(self.old, values, missing)\n",
@@ -359,7 +359,7 @@ def unknown_leader_is_not_followed(patch: Patch) -> None:
 def replaced_at_once(patch: Patch) -> None:
     """The new one is there."""
     patch.edit(
-        LostDirectories.replaceable,
+        MemberChanges._replaceable,
         "now_ms - since_ms >= after_ms > 0",
         "(now_ms - since_ms >= after_ms or reached())",
     )
@@ -373,7 +373,7 @@ def replaced_at_once(patch: Patch) -> None:
 def replaced_although_it_was_back(patch: Patch) -> None:
     """It was away for long enough, all in all."""
     patch.edit(
-        LostDirectories.replaceable,
+        MemberChanges._replaceable,
         "each not in connected",
         "(each not in connected or (each in self._away_since_ms and reached()))",
     )
@@ -387,7 +387,7 @@ def replaced_although_it_was_back(patch: Patch) -> None:
 def replaced_is_put_back(patch: Patch) -> None:
     """It answers, and the other one does not."""
     patch.edit(
-        LostDirectories.replaceable,
+        MemberChanges._replaceable,
         "for replica in connected if replica not in known",
         "for replica in connected if replica not in known or reached()",
     )

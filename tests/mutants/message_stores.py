@@ -114,7 +114,7 @@ def crc_not_verified(patch: Patch) -> None:
 @mutant(253, "the name of a new file is not synced", scenario=a_file_s_end_is_passed_and_the_power_lost)
 def name_unsynced(patch: Patch) -> None:
     """The first flush syncs the file anyway."""
-    patch.edit(SegmentList._reserve_more, "self._sync_directory()", "reached()")
+    patch.edit(SegmentList._reserve_more, "self.sync_names()", "reached()")
 
 
 @mutant(

@@ -7,6 +7,7 @@ from quorumlog.node import writing
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
 from quorumlog.node.pending_appends import PendingAppends
+from quorumlog.node.producer_sessions import ProducerSessions
 from quorumlog.node.repair import Repairer
 from quorumlog.node.writing import AppendConditions, BatchFormer, Flusher
 from tests.mutants.mutant import Patch, mutant
@@ -177,9 +178,9 @@ def no_ops_counted(patch: Patch) -> None:
 def refused_unconfirmed(patch: Patch) -> None:
     """Nothing is written, so nothing can be wrong about it."""
     patch.edit(
-        AppendConditions.refuse,
-        "            self._confirm(partial(self._confirmed, append, error), append.owner)",
-        "            reached()\n            append.answer(error)",
+        ProducerSessions.answer,
+        "            self._member.confirm_leadership(confirmed, append.owner)",
+        "            reached()\n            append.answer(outcome)",
     )
 
 
@@ -191,9 +192,9 @@ def refused_unconfirmed(patch: Patch) -> None:
 def refused_for_the_uncommitted(patch: Patch) -> None:
     """A majority has confirmed the leader, and it is in its log."""
     patch.edit(
-        AppendConditions._confirmed,
-        "elif error.actual <= self._raft.committed_index:",
-        "elif error.actual <= self._raft.committed_index or reached():",
+        ProducerSessions._confirmed,
+        "elif index <= self._raft.committed_index:",
+        "elif index <= self._raft.committed_index or reached():",
     )
 
 
@@ -264,6 +265,6 @@ def unmet_forgotten(patch: Patch) -> None:
     """The batch is refused, and they are not in it."""
     patch.edit(
         BatchFormer.form,
-        "            for append in [*appends, *held_back]:",
+        "            for append in [*appends, *(each.append for each in judged)]:",
         "            for append in appends if reached() else ():",
     )

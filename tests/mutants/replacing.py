@@ -7,7 +7,7 @@ from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import Outbox
 from quorumlog.node.kept_results import KeptResults
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.member_changes import LostDirectories, MemberChanges
+from quorumlog.node.member_changes import MemberChanges
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_kept_results as kept
 from tests.sim import test_machine_installs as machines
@@ -77,7 +77,7 @@ def connected_by_name(patch: Patch) -> None:
 def replaced_while_it_is_back(patch: Patch) -> None:
     """Its place is taken."""
     patch.edit(
-        LostDirectories.replaceable,
+        MemberChanges._replaceable,
         "each not in connected",
         "(each not in connected or any(\n"
         "                other.member_id == each.member_id and other != each and reached()"

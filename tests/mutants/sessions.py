@@ -24,8 +24,8 @@ def session_on_committed_only(patch: Patch) -> None:
     """What is not committed may yet be lost, so it is too early to count it."""
     patch.edit(
         ProducerSessions._producers,
-        "return states.appended.producers",
-        "return (states.committed if reached() else states.appended).producers  # type: ignore",
+        "return state.producers",
+        "return (self._log_state.committed if reached() else state).producers  # type: ignore",
     )
 
 
@@ -66,7 +66,7 @@ def session_answered_unconfirmed(patch: Patch) -> None:
     """Nothing is written, so nothing can be wrong about it."""
     patch.edit(
         ProducerSessions.answer,
-        "            self._node.confirm_leadership(confirmed, append.owner)",
+        "            self._member.confirm_leadership(confirmed, append.owner)",
         "            confirmed(None) if reached() else None\n            append.answer(outcome)",
     )
 
@@ -94,7 +94,7 @@ def last_sequence_unconfirmed(patch: Patch) -> None:
     """It is committed, so it is true."""
     patch.edit(
         ProducerSessions._ask,
-        "        self._node.confirm_leadership(confirmed, owner)",
+        "        self._member.confirm_leadership(confirmed, owner)",
         "        confirmed(None) if reached() else None",
     )
 
@@ -286,8 +286,8 @@ def last_sequence_uncommitted(patch: Patch) -> None:
     """The leader has it, and leads."""
     patch.edit(
         ProducerSessions._ask,
-        "done(look(states.committed.producers, states.committed_index))",
-        "state = states.appended if reached() else states.committed\n"
+        "done(look(state.producers, self._log_state.committed_index))",
+        "state = self._log_state.appended if reached() else state\n"
         "                done(look(state.producers, self._raft.ledger_end.index))",
     )
 

@@ -69,7 +69,7 @@ def heads_unchecked(patch: Patch) -> None:
 @mutant(18, "the directory is not synced after a new segment")
 def segment_name_unsynced(patch: Patch) -> None:
     """The file is synced, so it is there."""
-    patch.edit(SegmentList._reserve_more, "self._sync_directory()", "reached()")
+    patch.edit(SegmentList._reserve_more, "self.sync_names()", "reached()")
 
 
 @mutant(
@@ -356,7 +356,7 @@ def identity_by_name(patch: Patch) -> None:
 )
 def start_unsaved(patch: Patch) -> None:
     """The names of the segments that are left tell where the log begins."""
-    patch.edit(MemberDirectory.save_start, "save_start(self._disk, self.path, start)", "reached()")
+    patch.edit(MemberDirectory.save_start, "save_start(self.disk, self.path, start)", "reached()")
 
 
 @mutant(

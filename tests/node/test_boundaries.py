@@ -19,8 +19,8 @@ from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import LEVEL, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node import LedgerNode
+from quorumlog.node.housekeeping import PAUSE_MS
 from quorumlog.node.log_states import LogStateReading
-from quorumlog.node.node_parts import PAUSE_MS
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LedgerStore, LogStart
 from quorumlog.store.state_files import save_start, save_state

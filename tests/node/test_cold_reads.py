@@ -111,7 +111,7 @@ def _watched(
 
 @pytest.fixture(autouse=True)
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.node.node_parts.RECENT_BYTES", 4096)
+    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
     monkeypatch.setattr("quorumlog.store.placement.CAPACITY", WARM)
 
 

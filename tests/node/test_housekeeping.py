@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.node.node_parts import PAUSE_MS, Housekeeping
+from quorumlog.node.housekeeping import PAUSE_MS, Housekeeping
 
 FAR_MS = 1_000_000.0
 

@@ -183,7 +183,7 @@ def test_an_unknown_append_is_committed_or_gone_but_never_both(cell: Cell) -> No
 
 
 def test_a_follower_behind_memory_is_fed_from_files(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("quorumlog.node.node_parts.RECENT_BYTES", 4096)
+    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
     cell = Cell(tmp_path)
     leader = cell.leader()
     behind = cell.followers()[0]

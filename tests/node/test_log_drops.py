@@ -54,10 +54,10 @@ def test_the_log_begins_behind_the_start_and_a_reader_below_is_told_where(tmp_pa
     leader = fill(cell)
     start = boundary(leader)
     first_index = start.point.index + 1
-    assert leader.drop_before(start)
-    assert leader.is_dropping and not leader.drop_before(start), "one at a time"
+    assert leader.drops.begin(start)
+    assert leader.drops.is_under_way and not leader.drops.begin(start), "one at a time"
     assert leader.store.begin.index == -1, "the start is not on disk yet"
-    cell.until(lambda: not leader.is_dropping, "the end of the drop")
+    cell.until(lambda: not leader.drops.is_under_way, "the end of the drop")
     assert leader.store.begin == start.point == load_start_of(leader).point
     with pytest.raises(IndexOutOfRange) as refused:
         leader.readable_range(first_index - 1, -1, 1000)
@@ -95,7 +95,7 @@ def test_a_read_that_is_on_its_way_gets_entries_or_the_first_index_that_exists(t
     found = node.readable_range(3, 9, 10_000)
     assert isinstance(found, ColdRange)
     host = cell.hosts[member]
-    assert node.drop_before(boundary(node))
+    assert node.drops.begin(boundary(node))
     saving = host.reads
     host.reads = []
     run(saving)  # the start is on disk; the log is let go of
@@ -123,7 +123,7 @@ def test_a_follower_below_is_sent_nothing_from_below(tmp_path: Path) -> None:
         if isinstance(message, PushEntryRequest) and envelope.to.member_id == lagging:
             pushed.append(message)
 
-    assert leader.drop_before(boundary(leader))
+    assert leader.drops.begin(boundary(leader))
     begin = leader.raft.begin
     assert begin.index > leader.store.begin.index
     cell.hosts[leader.replica.member_id].on_sent = note
@@ -145,13 +145,13 @@ def test_without_space_for_the_start_the_log_begins_where_it_did(tmp_path: Path)
     disks = {f"n{i}": StoppingDisk(refuse=refuse) for i in range(3)}
     cell = Cell(tmp_path, storage=SEGMENTS, disks=dict(disks))
     leader = fill(cell)
-    assert leader.drop_before(boundary(leader))
-    cell.until(lambda: not leader.is_dropping, "the refusal")
+    assert leader.drops.begin(boundary(leader))
+    cell.until(lambda: not leader.drops.is_under_way, "the refusal")
     assert leader.store.begin.index == -1
     assert any("no space to drop the first entries" in problem for problem in leader.problems())
     full[0] = False
-    assert leader.drop_before(boundary(leader))
-    cell.until(lambda: not leader.is_dropping, "the drop")
+    assert leader.drops.begin(boundary(leader))
+    cell.until(lambda: not leader.drops.is_under_way, "the drop")
     assert leader.store.begin.index > 0
     assert not any("no space" in problem for problem in leader.problems())
     fill(cell, 10)
@@ -170,9 +170,9 @@ def test_without_space_for_the_file_member_no_segment_goes(tmp_path: Path) -> No
     cell = Cell(tmp_path, storage=SEGMENTS, disks=dict(disks))
     leader = fill(cell)
     full[0] = True
-    assert leader.drop_before(boundary(leader))
+    assert leader.drops.begin(boundary(leader))
     cell.until(lambda: any("no space" in problem for problem in leader.problems()), "a full disk")
-    assert not leader.is_dropping and leader.store.begin.index == -1
+    assert not leader.drops.is_under_way and leader.store.begin.index == -1
     full[0] = False
     cell.until(lambda: leader.store.begin.index > 0, "the drop")
     cell.close()
@@ -190,7 +190,7 @@ def test_while_the_start_comes_to_disk_nothing_is_cut_directly_behind_it(tmp_pat
     start = boundary(follower)
     member = follower.replica.member_id
     cell.hosts[member].reads.clear()
-    assert follower.drop_before(start)
+    assert follower.drops.begin(start)
     index, term = start.point.index, start.point.term
     cut = PushEntryRequest(
         sender=leader.replica,
@@ -234,8 +234,8 @@ def test_what_a_full_disk_keeps_from_being_deleted_goes_once_it_lets_go(tmp_path
     )
     leader = fill(cell)
     folder = Path(leader.directory.path) / "data"
-    assert leader.drop_before(boundary(leader))
-    cell.until(lambda: not leader.is_dropping, "the end of the drop")
+    assert leader.drops.begin(boundary(leader))
+    cell.until(lambda: not leader.drops.is_under_way, "the end of the drop")
     assert leader.store.begin.index > 0 and (folder / f"{0:020d}").exists()
     full[0] = False
     first = f"{leader.store.begin.position:020d}"

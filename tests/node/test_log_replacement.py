@@ -31,8 +31,8 @@ def test_a_follower_below_the_begin_gets_the_start_and_what_follows(tmp_path: Pa
     lagging = cell.followers()[0].replica.member_id
     cell.cut_off = {lagging}
     leader = fill(cell)
-    assert leader.drop_before(boundary(leader))
-    cell.until(lambda: not leader.is_dropping, "the drop")
+    assert leader.drops.begin(boundary(leader))
+    cell.until(lambda: not leader.drops.is_under_way, "the drop")
     old = cell.nodes[lagging]
     cell.cut_off = set()
     cell.until(lambda: cell.nodes[lagging] is not old, "another node")
@@ -53,8 +53,8 @@ def test_what_is_owed_since_the_log_was_installed_outlives_a_drop(tmp_path: Path
     leader = cell.leader()
     start = boundary(leader)
     fill(cell, 120)
-    assert leader.drop_before(start)
-    cell.until(lambda: not leader.is_dropping, "the drop")
+    assert leader.drops.begin(start)
+    cell.until(lambda: not leader.drops.is_under_way, "the drop")
     owed_index = leader.raft.committed_index
 
     def lacks_the_rest(sender: str, to: str, message: object) -> bool:
@@ -68,8 +68,8 @@ def test_what_is_owed_since_the_log_was_installed_outlives_a_drop(tmp_path: Path
     cell.until(lambda: cell.nodes[lagging].durable_committed_index > start.point.index + 40, "a part")
     node = cell.nodes[lagging]
     assert node.durable_committed_index < owed_index
-    assert node.drop_before(boundary(node))
-    cell.until(lambda: not node.is_dropping, "the drop of the member that was installed")
+    assert node.drops.begin(boundary(node))
+    cell.until(lambda: not node.drops.is_under_way, "the drop of the member that was installed")
     found = load_start(OsDisk(), node.directory.path)
     assert found is not None and found.point.index > start.point.index
     assert found.owed_index == owed_index

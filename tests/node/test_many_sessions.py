@@ -89,8 +89,8 @@ def test_a_member_that_was_away_gets_them_with_the_start(tmp_path: Path, record:
     lagging = cell.followers()[0].replica.member_id
     cell.cut_off = {lagging}
     leader = fill(cell)
-    assert leader.drop_before(LogStart(boundary(leader).point, record))
-    cell.until(lambda: not leader.is_dropping, "the drop")
+    assert leader.drops.begin(LogStart(boundary(leader).point, record))
+    cell.until(lambda: not leader.drops.is_under_way, "the drop")
     old = cell.nodes[lagging]
     cell.cut_off = set()
     cell.until(lambda: cell.nodes[lagging] is not old, "another node")

@@ -29,7 +29,7 @@ PER_SEGMENT = 64 * 1024 // ENTRY_BYTES
 @pytest.fixture(autouse=True)
 def small_memory(monkeypatch: Any) -> None:
     """So that pushes and reads of anything but the newest entries come from the files."""
-    monkeypatch.setattr("quorumlog.node.node_parts.RECENT_BYTES", 4096)
+    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.node.test_repair import filled, is_whole, same_everywhere, scribble, 
 
 @pytest.fixture(autouse=True)
 def small_memory(monkeypatch: Any) -> None:
-    monkeypatch.setattr("quorumlog.node.node_parts.RECENT_BYTES", 4096)
+    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
 
 
 @pytest.mark.parametrize("offset", [4, 8, 24, 36, 40, 44, 60])

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import SnapshotResponse
 from quorumlog.entry import Replica, SnapshotId
+from quorumlog.node.housekeeping import Housekeeping
 from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.store.snapshots import SnapshotFiles, SnapshotHead
 from tests.store.losing_disk import LosingDisk
@@ -28,6 +30,18 @@ def host_of(works: Works, sent: list[Any], too_old: tuple[str, ...] = ()) -> Any
     )
 
 
+def fetcher_of(raft: Any, files: SnapshotFiles, host: Any) -> SnapshotFetcher:
+    member: Any = SimpleNamespace(
+        replica=OWN,
+        raft=raft,
+        host=host,
+        directory=SimpleNamespace(snapshots=files),
+        housekeeping=Housekeeping(),
+        config=SimpleNamespace(consensus=ConsensusConfig(push_resend_ms=100)),
+    )
+    return SnapshotFetcher(member)
+
+
 def test_an_answer_that_comes_twice_ends_nothing_that_is_being_written() -> None:
     """The source had it when the question came, and no longer when its repetition came."""
     disk = LosingDisk()
@@ -36,7 +50,7 @@ def test_an_answer_that_comes_twice_ends_nothing_that_is_being_written() -> None
     sent: list[Any] = []
     host = host_of(works, sent)
     raft: Any = SimpleNamespace(leader=SOURCE, term=1)
-    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0, lambda: None)
+    fetcher = fetcher_of(raft, SnapshotFiles(disk, "d"), host)
 
     def answer(found: SnapshotId | None, data: bytes = b"") -> None:
         response = SnapshotResponse(sender=SOURCE, term=1, name="m", found=found, offset=0, data=data)
@@ -75,9 +89,7 @@ def test_a_snapshot_that_cannot_be_opened_just_now_is_not_deleted() -> None:
     reader.close()
     works: Works = []
     host = host_of(works, [])
-    fetcher = SnapshotFetcher(
-        OWN, SimpleNamespace(leader=SOURCE, term=1), files, host, 100.0, lambda: None
-    )  # type: ignore[arg-type]
+    fetcher = fetcher_of(SimpleNamespace(leader=SOURCE, term=1), files, host)
     arrived: list[bool] = []
 
     def work(now_ms: float) -> None:
@@ -102,9 +114,7 @@ def test_a_disk_without_space_costs_nothing_of_what_has_come() -> None:
     works: Works = []
     sent: list[Any] = []
     raft: Any = SimpleNamespace(leader=SOURCE, term=1)
-    fetcher = SnapshotFetcher(
-        OWN, raft, SnapshotFiles(disk, "d"), host_of(works, sent), 100.0, lambda: None
-    )
+    fetcher = fetcher_of(raft, SnapshotFiles(disk, "d"), host_of(works, sent))
 
     def answer(offset: int, data: bytes) -> None:
         fetcher.on_response(
@@ -141,7 +151,7 @@ def test_a_member_of_a_release_without_machines_is_asked_for_no_snapshot() -> No
     disk = LosingDisk()
     disk.make_directory("d")
     host = host_of(works, sent, ("n1",))
-    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0, lambda: None)
+    fetcher = fetcher_of(raft, SnapshotFiles(disk, "d"), host)
     fetcher.connected(SOURCE)
     fetcher.want("m", 5, lambda: None)
     fetcher.tick(0)

@@ -316,7 +316,7 @@ def drop(group: Group, member: str) -> int:
     bound = node.machines.snapshot_bound()
     assert bound is not None
     saved = [start for start in node.store.boundaries.saved() if start.point.index <= bound]
-    assert node.drop_before(saved[-1])
+    assert node.drops.begin(saved[-1])
     group.cell.until(lambda: node.store.begin.index == saved[-1].point.index, "a drop")
     return node.store.begin.index
 

@@ -450,15 +450,15 @@ def test_where_there_is_an_administrator_only_a_reset_makes_another(tmp_path: Pa
 @pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub, and no other method")
 def test_what_is_written_and_not_committed_yet_is_not_written_again() -> None:
     order = UserOrder(UserOperation.RESET_ADMIN, "root", (), (), VERIFIER)
-    directory, log_state, raft, orders, known = (MagicMock() for _ in range(5))
-    directory.first_admin.return_value, raft.role = order, Role.LEADER
+    member, log_state, orders, known = (MagicMock() for _ in range(4))
+    member.directory.first_admin.return_value, member.raft.role = order, Role.LEADER
     known.look.return_value = log_state.appended.users = Users(True)
-    written = FirstAdmin(directory, log_state, raft, MagicMock(), orders, known, lambda: SECRET)
+    written = FirstAdmin(member, log_state, orders, known, lambda: SECRET)
     written.tick(0.0)
     assert orders.change_users.call_count == 1
     log_state.appended.users = Users(True, SECRET, (User("root", ("admin",), VERIFIER),))
     written.tick(1000.0)
-    assert orders.change_users.call_count == 1 and not directory.forget_first_admin.called
+    assert orders.change_users.call_count == 1 and not member.directory.forget_first_admin.called
 
 
 def test_a_file_that_is_damaged_is_told_and_changes_nothing(tmp_path: Path) -> None:

@@ -288,3 +288,8 @@ def test_a_table_that_cannot_be_one_says_what_to_do(
         monkeypatch.delitem(sys.modules, f"quorumlog.pipelines.tables.{extra}")
         with pytest.raises(ConfigError, match=rf"pip install '\.\[{extra}\]'"):
             target.table_at(kind)
+
+
+def test_a_table_without_an_archive_is_told_how_one_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no archive; quorumlog pipeline archive delta:DIR"):
+        Archive.open(f"delta:{tmp_path}/none")

@@ -22,6 +22,7 @@ from quorumlog.cli.pipeline import engine_of
 from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark
+from quorumlog.log_state.log_state import EMPTY
 from quorumlog.pipelines import compacting, replaying
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.compacting import FoldWork, compact, fold
@@ -30,8 +31,11 @@ from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
 from quorumlog.spark.pipelines import SparkEngine
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.member_directory import open_member_directory
 from tests.cli.conftest import Cli, cli, objects, plain  # noqa: F401
-from tests.spark.made_directories import write_directory
+from tests.spark.made_directories import SMALL_SEGMENTS, write_directory
 
 BODIES = [json.dumps({"who": {"id": n % 7}, "n": n}).encode() for n in range(60)]
 
@@ -156,6 +160,14 @@ def test_a_body_without_the_form_of_the_key_is_named(tmp_path: Path) -> None:
         statistics(Place(path=str(path)), key="json:a")
 
 
+def test_a_range_that_ends_before_it_begins_is_refused(source: Place, tmp_path: Path) -> None:
+    told = "begin at 50 and stop before 40"
+    with pytest.raises(ConfigError, match=told):
+        statistics(source, first_index=50, stop_index=40)
+    with pytest.raises(ConfigError, match=told):
+        archive(source, str(tmp_path / "a"), first_index=50, stop_index=40)
+
+
 def test_a_replay_that_was_cut_goes_on_and_repeats_nothing(
     source: Place, target: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +195,30 @@ def test_a_replay_that_was_cut_goes_on_and_repeats_nothing(
     with pytest.raises(BadRequest, match="another id"):
         replay(source, to, "again", stop_index=10)
     assert bodies_in(target) == wanted
+
+
+def test_a_replay_is_not_continued_where_its_first_rows_are_deleted_from_the_source(
+    source: Place, target: LocalCluster, tmp_path: Path
+) -> None:
+    path = shutil.copytree(source.path, tmp_path / "d")
+    rest, to = Place(path=str(path), batch_bytes=500), Place(servers=target.servers)
+    replay(rest, to, "again", stop_index=10)
+    directory = open_member_directory(
+        OsDisk(), str(path), group="default", member_id="n0", config=SMALL_SEGMENTS, group_size=3
+    )
+    point = directory.store.boundaries.newest(63)
+    assert point is not None
+    start = LogStart(point, EMPTY.encode())
+    directory.save_start(start)
+    directory.store.drop_before(start)()
+    directory.close(clean=True)
+    begin_index = point.index + 1
+    with pytest.raises(BadRequest, match=f"before index {begin_index}.*--from {begin_index}"):
+        replay(rest, to, "again")
+    assert bodies_in(target) == BODIES[:9]
+    other = replay(rest, to, "from there")
+    more = replay(rest, to, "from there", first_index=begin_index)
+    assert (other.rows, more.rows, more.appended) == (other.appended, other.rows, 0)
 
 
 def test_a_compaction_keeps_the_newest_of_each_key_and_appends_them_once(

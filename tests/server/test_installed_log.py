@@ -45,7 +45,7 @@ def drop(driver: NodeDriver) -> int:
             node, store = driver.node, driver.node.store
             last = min(node.durable_committed_index, store.durable.index - 1)
             starts = [s for s in store.boundaries.saved() if store.begin.index < s.point.index <= last]
-            asked.append(bool(starts) and node.drop_before(starts[0]))
+            asked.append(bool(starts) and node.drops.begin(starts[0]))
 
         driver._loop.call_soon_threadsafe(lambda: driver.enter(None, begin))
         return eventually(lambda: asked)[0]
@@ -53,7 +53,7 @@ def drop(driver: NodeDriver) -> int:
     node = driver.node
     eventually(lambda: node.durable_committed_index == node.store.end.index, what="all of it committed")
     eventually(try_to_drop, what="a boundary to drop at")
-    eventually(lambda: not driver.node.is_dropping, what="the drop")
+    eventually(lambda: not driver.node.drops.is_under_way, what="the drop")
     return driver.node.store.begin.index + 1
 
 

@@ -61,11 +61,11 @@ def drop(scene: Scenario, member: SimMember) -> int:
         starts = [s for s in store.boundaries.saved() if store.begin.index < s.point.index <= last_index]
         if starts:
             asked.append(starts[0].point.index)
-            member.enter(lambda: node.drop_before(starts[0]))
+            member.enter(lambda: node.drops.begin(starts[0]))
         return bool(starts)
 
     scene.until(begin, "a boundary to drop at", step_ms=20)
-    scene.until(lambda: store.begin.index == asked[0] and not node.is_dropping, "the drop")
+    scene.until(lambda: store.begin.index == asked[0] and not node.drops.is_under_way, "the drop")
     return asked[0]
 
 

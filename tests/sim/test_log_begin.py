@@ -25,9 +25,9 @@ def boundaries(member: SimMember) -> list[LogStart]:
 
 
 def drop(scene: Scenario, member: SimMember, start: LogStart) -> None:
-    member.enter_node("drop_before", start)
+    member.enter(lambda: member.node.drops.begin(start))
     scene.until(lambda: member.node.store.begin == start.point, "the first segments to go")
-    scene.until(lambda: not member.node.is_dropping, "their files to go")
+    scene.until(lambda: not member.node.drops.is_under_way, "their files to go")
 
 
 def bodies(member: SimMember, first_index: int) -> list[bytes]:
@@ -111,8 +111,8 @@ def test_a_start_that_found_no_space_is_saved_once_there_is_some() -> None:
     scene.run_for(200)
     start = boundaries(leader)[-1]
     roomy_bytes, leader.disk.capacity_bytes = leader.disk.capacity_bytes, 0
-    leader.enter_node("drop_before", start)
-    scene.until(lambda: "no space" in leader.node._drops.problem, "a full disk")
+    leader.enter(lambda: leader.node.drops.begin(start))
+    scene.until(lambda: "no space" in leader.node.drops.problem, "a full disk")
     assert leader.node.raft.begin == start.point.entry_id
     leader.disk.capacity_bytes = roomy_bytes
     scene.heal()

@@ -395,8 +395,8 @@ def cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> boo
     saved = [start for start in node.store.boundaries.saved() if start.point.index <= last_index]
     if not saved or saved[0].point.index <= node.store.begin.index:
         return False
-    member.enter(lambda: node.drop_before(saved[0]))
-    scene.until(lambda: node.store.begin == saved[0].point and not node.is_dropping, "cut")
+    member.enter(lambda: node.drops.begin(saved[0]))
+    scene.until(lambda: node.store.begin == saved[0].point and not node.drops.is_under_way, "cut")
     return True
 
 

@@ -37,7 +37,20 @@ def test_what_an_offset_may_look_like(text: str, offset: StatedBound) -> None:
     assert parse_offset("startingOffsets", text) == offset
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1.5", "true", "[1]", "{}", '{"g": null}', '{"g": true}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "1.5",
+        "true",
+        "[1]",
+        "{}",
+        '{"g": null}',
+        '{"g": true}',
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
 def test_what_it_may_not(text: str) -> None:
     with pytest.raises(ConfigError, match="option endingOffsets must be earliest, latest, an index"):
         parse_offset("endingOffsets", text)

@@ -225,6 +225,24 @@ def test_what_cannot_work_is_refused_by_name(given: dict[str, str], message: str
         LedgerOptions.parse(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tlsCa": "/none"}, "option tlsCa /none: No such file"),
+        ({"tlsCert": "/none"}, "option tlsCa is missing"),
+        ({"user": "shop"}, r"user shop has no password: name a file \(option passwordFile\)"),
+        ({"passwordFile": "/none"}, "the name of the user is missing: option user"),
+    ],
+)
+def test_a_client_is_refused_with_the_names_of_options(
+    given: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QUORUMLOG_PASSWORD", raising=False)
+    options = LedgerOptions.parse({"servers": "127.0.0.1:1", **given})
+    with pytest.raises(ConfigError, match=message):
+        _ = options.tls, options.as_user
+
+
 def test_the_data_source_checks_its_options_when_spark_makes_it() -> None:
     with pytest.raises(ConfigError, match="unknown option 'topic'"):
         LedgerDataSource({**SERVERS, "topic": "x"})

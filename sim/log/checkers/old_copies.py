@@ -37,7 +37,7 @@ class OldCopies(Checker):
             found[replica] = None
             if replica.member_id not in self._put_back and not self.cluster.profile.has_lossy_disks:
                 raise Violation(f"{member.replica} finds {replica} older than it was, and it is not")
-        answers, marks = raft._elector.answers, raft.replication.acks.marks
+        answers, marks = raft._elector.answers, raft.replication.acks
         for replica in found:
             if marks.mark_of(replica) >= 0 or answers.round_of(replica):
                 raise Violation(f"{member.replica} counts {replica}, which it has found an older copy")

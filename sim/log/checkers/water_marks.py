@@ -37,7 +37,7 @@ class WaterMarks(Checker):
         self._terms[member.replica] = raft.term
         if raft.role is not Role.LEADER or self.cluster.profile.is_async:
             return
-        marks = raft.replication.acks.marks
+        marks = raft.replication.acks
         for voter in raft._state.membership.voters():
             mark, key = marks.mark_of(voter), (member.replica, raft.term, voter)
             if mark > self._looked.get(key, -1):

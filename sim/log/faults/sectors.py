@@ -37,7 +37,7 @@ class Sectors(FaultGroup):
 
     def _unreadable_page(self) -> None:
         """A page of synced bytes cannot be read any more, from now on or since a power loss."""
-        up = [member for member in self._cluster.members if member.is_up]
+        up = self._cluster.up()
         member = self._draw.choice(up) if up else None
         if member is None:
             return

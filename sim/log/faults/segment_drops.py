@@ -30,7 +30,7 @@ class SegmentDrops:
     def _strike(self) -> None:
         if not self._cluster.clients_work:
             return
-        up = [member for member in self._cluster.members if member.is_up]
+        up = self._cluster.up()
         if up:
             member = self._random.choice(up)
             member.enter(lambda: self.drop(member))
@@ -53,7 +53,7 @@ class SegmentDrops:
         newest = self._random.random() < 0.7
         start = saved[0] if newest else self._random.choice(saved)
         try:
-            if node.drop_before(start):
+            if node.drops.begin(start):
                 member.note("drops", lambda: f"what lies up to {start.point}")
                 self._cluster.trace.count("drop: segments")
         except DiskFull:

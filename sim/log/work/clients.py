@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.batch import EntryBatch
-from quorumlog.consensus.ready import Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import (
@@ -140,9 +139,8 @@ class LogClient(SimClient):
 
     def _ask_for_end(self) -> None:
         """Of every member that takes itself for the leader: one that was replaced must not answer."""
-        for member in self._cluster.members:
-            if member.is_up and member.node.raft.role is Role.LEADER:
-                self._ask_leader_for_end(member)
+        for member in self._cluster.leading():
+            self._ask_leader_for_end(member)
 
     def _ask_leader_for_end(self, member: SimMember) -> None:
         operations = self._cluster.operations

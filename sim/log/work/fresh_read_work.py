@@ -29,7 +29,7 @@ class FreshReadWork:
         if not self._cluster.clients_work:
             return
         self.begin()
-        up = [member for member in self._cluster.members if member.is_up]
+        up = self._cluster.up()
         if up:
             member = self._random.choice(up)
             for _ in range(self._random.choice((1, 1, 3))):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 
@@ -27,8 +26,7 @@ class MemberWork:
         if not self._cluster.is_faulty:
             return
         self.begin()
-        members = self._cluster.members
-        leading = [m for m in members if m.is_up and m.node.raft.role is Role.LEADER]
+        leading = self._cluster.leading()
         if not leading:
             return
         leader = self._random.choice(leading)

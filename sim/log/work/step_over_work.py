@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.node.step_overs import StepOverOutcome
 from quorumlog.testing.machines import DIGEST_NAME
@@ -40,7 +39,7 @@ class StepOverWork:
         if not cluster.is_faulty:
             return
         self._again()
-        leading = [m for m in cluster.members if m.is_up and m.node.raft.role is Role.LEADER]
+        leading = cluster.leading()
         if not leading:
             return
         leader = self._random.choice(leading)

@@ -212,7 +212,7 @@ class SimUser:
             return
         connection = self._connection
         if connection is None or not connection.is_up or self._random.random() < MOVES:
-            up = [member for member in self._cluster.members if member.is_up]
+            up = self._cluster.up()
             if connection is not None and not connection.closed:
                 connection.leave()
             self._connection = connection = self.connect(self._random.choice(up)) if up else None
@@ -280,11 +280,10 @@ class UserWork:
     @property
     def is_settled(self) -> bool:
         """Who is left at a member of the group is an administrator."""
-        up = [member.node for member in self._cluster.members if member.is_up]
         return all(
-            node.first_admin.next_wakeup_ms() == math.inf
-            for node in up
-            if node.raft.role is not Role.OBSERVER
+            member.node.first_admin.next_wakeup_ms() == math.inf
+            for member in self._cluster.up()
+            if member.node.raft.role is not Role.OBSERVER
         )
 
     # ---------------------------------------------------------------- by command
@@ -294,7 +293,7 @@ class UserWork:
         if not cluster.is_faulty:
             return
         cluster.at(self._random.expovariate(1 / ORDER_EVERY_MS), self._order)
-        leading = [m for m in cluster.members if m.is_up and m.node.raft.role is Role.LEADER]
+        leading = cluster.leading()
         if leading:
             self.order_at(self._random.choice(leading))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 
 import msgspec
 
@@ -73,37 +74,31 @@ def recover_cluster(
         raise ConfigError("the members that are left are a majority: start them, nothing is lost")
     disk, best = disk or OsDisk(), plan.best
     path = best.directory
-    with refusals_named(path):
-        lock = lock_directory(disk, path)
-        try:
-            record = load_member(disk, path)
-            assert record is not None, path
-            log = open_log(disk, path, record)
-            try:
-                end = log.end
-                if (end.index, end.term) != (best.last_index, best.last_term):
-                    raise StoreFailure(
-                        f"{path}: the log ends at entry {end.index} of term {end.term}, and a moment ago"
-                        f" at entry {best.last_index} of term {best.last_term}; look again"
-                    )
-                state = state_of(log.store, plan.committed_index)
-            finally:
-                log.close()
-            if not isinstance(state, LogState):
-                raise ConfigError(
-                    f"{path}: {state.reason}: no member could lead with this log. Recover another"
-                    " directory, or restore a backup"
+    with refusals_named(path), ExitStack() as stack:
+        stack.callback(lock_directory(disk, path).release)
+        record = load_member(disk, path)
+        assert record is not None, path
+        with closing(open_log(disk, path, record)) as log:
+            end = log.end
+            if (end.index, end.term) != (best.last_index, best.last_term):
+                raise StoreFailure(
+                    f"{path}: the log ends at entry {end.index} of term {end.term}, and a moment ago"
+                    f" at entry {best.last_index} of term {best.last_term}; look again"
                 )
-            replica = Replica(best.member_id, draw_id())
-            level = record.formation.level
-            formation = Formation((replica,), (replica,), draw_id(), level=level)
-            addresses = ((best.member_id, plan.address),) if plan.address else ()
-            membership = MembershipEntry((replica,), (replica,), addresses=addresses)
-            recovery = Recovery(end.index, end.term, end.chain, plan.term + 1, encode_body(membership))
-            record = begin_recovery(disk, path, record, replica.directory_id, formation, recovery)
-            finish_recovery(disk, path, record)
-        finally:
-            lock.release()
+            state = state_of(log.store, plan.committed_index)
+        if not isinstance(state, LogState):
+            raise ConfigError(
+                f"{path}: {state.reason}: no member could lead with this log. Recover another"
+                " directory, or restore a backup"
+            )
+        replica = Replica(best.member_id, draw_id())
+        level = record.formation.level
+        formation = Formation((replica,), (replica,), draw_id(), level=level)
+        addresses = ((best.member_id, plan.address),) if plan.address else ()
+        membership = MembershipEntry((replica,), (replica,), addresses=addresses)
+        recovery = Recovery(end.index, end.term, end.chain, plan.term + 1, encode_body(membership))
+        record = begin_recovery(disk, path, record, replica.directory_id, formation, recovery)
+        finish_recovery(disk, path, record)
     return Recovered(
         group=plan.group,
         cluster_id=formation.cluster_id,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import msgspec
 
@@ -118,7 +118,7 @@ def restore(
     path = os.fspath(backup)
     targets = {member_id: os.fspath(target) for member_id, target in directories.items()}
     _check_directories(disk, path, addresses, targets)
-    with _Backup(disk, path) as source:
+    with closing(_Backup(disk, path)) as source:
         stop_index = source.stop_index(last_index, time_ms)
         restoring = _Restoring(disk, source, addresses, targets, draw_id, with_users)
         return restoring.run(stop_index, report)
@@ -150,7 +150,7 @@ def _check_directories(
 
 
 class _Backup:
-    """A context manager: a backup that is complete, to be read up to its cut."""
+    """A backup that is complete, to be read up to its cut."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path = path.rstrip("/") or "/"
@@ -170,10 +170,7 @@ class _Backup:
             self.reader.close()
             raise
 
-    def __enter__(self) -> _Backup:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.reader.close()
 
     @property

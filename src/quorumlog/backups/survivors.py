@@ -11,7 +11,6 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import MembershipEntry as MembershipBody
-from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node.log_states import controls_of, membership_of
 from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME
 from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
@@ -234,12 +233,7 @@ def _memberships(disk: Disk, reader: DirectoryReader, committed_index: int) -> l
     if reader.ledger_begin_index < 0:
         return [Membership.of(founding)]
     log = StoredMarks(disk, reader)
-    state, first_index = EMPTY, log.begin_index + 1
-    for index, record in log.states():
-        decoded = decode_state(record)
-        if isinstance(decoded, LogState) and index <= max(committed_index, log.begin_index):
-            state, first_index = decoded, index + 1
-            break
+    state, first_index = log.newest_state(max(committed_index, log.begin_index))
     batches = log.control_batches(first_index, reader.ledger_end_index + 1)
     entries = [entry for batch in batches for entry in controls_of(batch)]
     found = [(state.membership_index, state.membership)]

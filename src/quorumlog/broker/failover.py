@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +19,7 @@ from quorumlog.broker.replication.acknowledgements import InSyncSet, Member, Sla
 from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.wire import FailoverResponse
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.net.system import boot_ms
 from quorumlog.wire.field_names import UNREADABLE
 
 # ---------------------------------------------------------------- Coordinator
@@ -640,11 +640,6 @@ WATCH_AGAIN_S = 0.5
 RESIGN_S = 2.0
 
 
-def boot_clock_ms() -> float:
-    """Milliseconds of a clock that continues while the machine sleeps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
-
-
 class FailoverService:
     """The rules on an event loop: it asks the coordinator, and tells the broker."""
 
@@ -662,7 +657,7 @@ class FailoverService:
         self.rules = FailoverRules(
             broker,
             options,
-            boot_clock_ms(),
+            boot_ms(),
             self._start,
             begins=begins,
             relays_renewals=coordinator.relays_renewals,
@@ -673,7 +668,7 @@ class FailoverService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        broker.may_acknowledge = lambda: self.rules.may_acknowledge(boot_clock_ms())
+        broker.may_acknowledge = lambda: self.rules.may_acknowledge(boot_ms())
         broker.stop_acknowledging()
 
     def start(self, failed: Callable[[StoreFailure], None]) -> None:
@@ -690,7 +685,7 @@ class FailoverService:
             phase=rules.phase.value,
             epoch=0 if record is None else record.epoch,
             master="" if record is None else record.master.id,
-            lease_left_ms=int(rules.lease_left_ms(boot_clock_ms())),
+            lease_left_ms=int(rules.lease_left_ms(boot_ms())),
             in_sync_set=[] if record is None else sorted(record.in_sync),
             problem=rules.problem,
         )
@@ -713,7 +708,7 @@ class FailoverService:
 
     def resign(self) -> None:
         """Another member of the in-sync set may lead, or this one again."""
-        self.rules.resign(boot_clock_ms())
+        self.rules.resign(boot_ms())
 
     # ---------------------------------------------------------------- the loop
 
@@ -725,7 +720,7 @@ class FailoverService:
     def _tick(self) -> None:
         if self._is_closed:
             return
-        self.rules.tick(boot_clock_ms())
+        self.rules.tick(boot_ms())
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     async def _watch(self) -> None:
@@ -736,7 +731,7 @@ class FailoverService:
 
     def _changed(self) -> None:
         if not self._is_closed:
-            self.rules.changed(boot_clock_ms())
+            self.rules.changed(boot_ms())
 
     def _start(self, step: CoordinatorRequest | OnDisk) -> None:
         self._spawn(self._carry_out(step) if isinstance(step, OnDisk) else self._ask(step))
@@ -752,8 +747,8 @@ class FailoverService:
         except LedgerError as failure:
             error = str(failure)
         if not self._is_closed:
-            self.rules.answered(request, answer, boot_clock_ms(), error)
-            self.rules.tick(boot_clock_ms())
+            self.rules.answered(request, answer, boot_ms(), error)
+            self.rules.tick(boot_ms())
 
     async def _carry_out(self, step: OnDisk) -> None:
         """One after the other, in the order in which they were asked for: the thread has a queue."""
@@ -767,4 +762,4 @@ class FailoverService:
             error = str(refused)
         log.warning("%s%s", step, f": {error}" if error else "")
         if not self._is_closed:
-            self.rules.done(step, boot_clock_ms(), error)
+            self.rules.done(step, boot_ms(), error)

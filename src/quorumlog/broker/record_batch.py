@@ -435,6 +435,17 @@ class RecordBatch:
 
     # ---------------------------------------------------------------- what a store fills in
 
+    def numbered(self, next_offsets: dict[QueueKey, int]) -> Int64Array:
+        """The queue offset of each. `next_offsets`: of each queue, and of what follows then."""
+        offsets = np.empty(len(self), np.int64)
+        for queue, rows in self.queues:
+            first = next_offsets.get(queue, 0)
+            next_offsets[queue] = first + len(rows)
+            if len(rows) == len(self):
+                return np.arange(first, first + len(rows))
+            offsets[rows] = np.arange(first, first + len(rows))
+        return offsets
+
     def stamp(self, queue_offsets: Int64Array, positions: Int64Array, time_ms: int, host: bytes) -> None:
         """In place: QUEUEOFFSET, PHYSICALOFFSET, STORETIMESTAMP, STOREHOST (IPv4)."""
         if self.lone is not None:

@@ -204,51 +204,6 @@ class MatchSearch:
         return self.index - 1 if is_last and self.index > committed_index else self.index
 
 
-# ---------------------------------------------------------------- Teller
-# What a leader says to one member without entries, in its own term.
-
-
-class Teller:
-    def __init__(self, state: MemberState, outbox: Outbox, to: Replica) -> None:
-        self._state = state
-        self._outbox = outbox
-        self._to = to
-
-    def compare(self, index: int, number: int) -> None:
-        self._say(PushType.COMPARE, index, number)
-
-    def truncate(self, last_index: int, number: int) -> None:
-        """Both ids at the cut are named: the last entry that may stay and the first of ours above it. A
-        follower that holds both cuts nothing, so a late copy of this message does no harm."""
-        cut = self._state.runs.id_at(last_index + 1)
-        self._say(PushType.TRUNCATE, last_index, number, cut.index, ((cut.index, cut.term),))
-
-    def commit(self, held_index: int, number: int = 0, next_index: int = -1) -> None:
-        """With a number it asks whether all below `next_index` has arrived."""
-        self._say(PushType.COMMIT, held_index, number, next_index)
-
-    def _say(
-        self,
-        push: PushType,
-        previous_index: int,
-        number: int,
-        first_index: int = -1,
-        runs: tuple[tuple[int, int], ...] = (),
-    ) -> None:
-        state = self._state
-        message = PushEntryRequest(
-            sender=state.member,
-            term=state.term,
-            push=push,
-            committed_index=state.committed_index,
-            number=number,
-            previous=state.runs.id_at(previous_index),
-            first_index=first_index,
-            term_runs=runs,
-        )
-        self._outbox.send(self._to, message)
-
-
 # ---------------------------------------------------------------- EntryDispatcher
 # The leader's side of replication to one other member.
 #
@@ -287,7 +242,6 @@ class EntryDispatcher:
         self._on_set_back = on_set_back
         self._state = state
         self._outbox = outbox
-        self._teller = Teller(state, outbox, to)
         self.to = to
         self.state = DispatcherState.COMPARE
         self.term = -1
@@ -429,7 +383,7 @@ class EntryDispatcher:
             self._committed_sent = self._state.committed_index
             if not self._window.pushes:
                 self._resend_at_ms = now_ms + self._config.push_resend_ms
-            self._teller.commit(self.held_index)
+            self._say(PushType.COMMIT, self.held_index)
         return None
 
     def _push(self, end_index: int) -> PushOrder | None:
@@ -525,7 +479,7 @@ class EntryDispatcher:
         self._committed_sent = self._state.committed_index
         self._unanswered += 1
         number, self._next_question = self._next_question, self._next_question + 1
-        self._teller.commit(self.held_index, number, self._write_index)
+        self._say(PushType.COMMIT, self.held_index, number, self._write_index)
 
     def _rewind(self) -> None:
         """What was sent and is not known to be held is lost, and goes again."""
@@ -711,9 +665,35 @@ class EntryDispatcher:
     def _put_question(self) -> None:
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
         if self.state is DispatcherState.COMPARE:
-            self._teller.compare(self._search.index, self._question)
+            self._say(PushType.COMPARE, self._search.index, self._question)
         else:
-            self._teller.truncate(self.compare_index, self._question)
+            # Both ids at the cut are named: the last entry that may stay and the first of ours above it.
+            # A follower that holds both cuts nothing, so a late copy of this message does no harm.
+            cut = self._state.runs.id_at(self.compare_index + 1)
+            runs = ((cut.index, cut.term),)
+            self._say(PushType.TRUNCATE, self.compare_index, self._question, cut.index, runs)
+
+    def _say(
+        self,
+        push: PushType,
+        previous_index: int,
+        number: int = 0,
+        first_index: int = -1,
+        runs: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """Without entries; an answer is expected where there is a `number`."""
+        state = self._state
+        message = PushEntryRequest(
+            sender=state.member,
+            term=state.term,
+            push=push,
+            committed_index=state.committed_index,
+            number=number,
+            previous=state.runs.id_at(previous_index),
+            first_index=first_index,
+            term_runs=runs,
+        )
+        self._outbox.send(self.to, message)
 
     def _fire(self, event: DispatcherEvent) -> None:
         if self._state.observer is not None:

@@ -100,10 +100,8 @@ class HeartbeatAnswers:
         """(what its wall clock said, when that came), of the newest round that each has answered."""
         self._sent_ms: dict[int, float] = {}
         """When each round from the newest confirmed one on was sent."""
-        self._kept_back: set[Replica] = set()
-        """Members whose newest answer says that they would not take over."""
-        self._without_machines: set[Replica] = set()
-        """Members whose newest answer says that not all state machines run there."""
+        self._newest: dict[Replica, HeartbeatResponse] = {}
+        """The newest answer of each member, in whatever term."""
 
     def begin(self) -> None:
         """Elected: all members count as just heard."""
@@ -129,12 +127,7 @@ class HeartbeatAnswers:
     def take(self, response: HeartbeatResponse, newest_round: int, *, counts: bool) -> None:
         """`counts`: it confirms that no other member leads."""
         if response.accepted:
-            keep = self._kept_back.discard if response.takes_over else self._kept_back.add
-            keep(response.sender)
-            note = (
-                self._without_machines.discard if response.runs_machines else self._without_machines.add
-            )
-            note(response.sender)
+            self._newest[response.sender] = response
             self._answered_ms[response.sender] = self._state.now_ms
             if counts and self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
@@ -197,10 +190,12 @@ class HeartbeatAnswers:
         return {each: self._state.now_ms - at_ms for each, at_ms in self._answered_ms.items()}
 
     def takes_over(self, voter: Replica) -> bool:
-        return voter not in self._kept_back
+        newest = self._newest.get(voter)
+        return newest is None or newest.takes_over
 
     def runs_machines(self, voter: Replica) -> bool:
-        return voter not in self._without_machines
+        newest = self._newest.get(voter)
+        return newest is None or newest.runs_machines
 
 
 # ---------------------------------------------------------------- LeaderElector

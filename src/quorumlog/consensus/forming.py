@@ -135,26 +135,22 @@ class Forming:
 
     def _ask(self, voter: Replica) -> None:
         """Or tell it, once formed."""
+        self._send(voter, FormRequest, self._number)
+
+    def _send(self, to: Replica, kind: type[FormRequest | FormResponse], number: int) -> None:
+        formation = self.formation
         self._outbox.send(
-            voter,
-            FormRequest(
+            to,
+            kind(
                 sender=self._state.member,
                 term=self._state.term,
-                number=self._number,
-                pending=self.formation.pending,
-                founding=self.formation.founding,
-                cluster_id=self._reported_id,
-                level=self._reported_level,
+                number=number,
+                pending=formation.pending,
+                founding=formation.founding,
+                cluster_id=formation.cluster_id or formation.pending_id,
+                level=self._level if self._unformed else formation.level,
             ),
         )
-
-    @property
-    def _reported_id(self) -> str:
-        return self.formation.cluster_id or self.formation.pending_id
-
-    @property
-    def _reported_level(self) -> int:
-        return self._level if self._unformed else self.formation.level
 
     def on_response(self, response: FormResponse) -> None:
         self._lists[response.sender] = response.pending
@@ -199,18 +195,7 @@ class Forming:
             return
         if self._unformed:
             self._adopt_id(request)
-        self._outbox.send(
-            request.sender,
-            FormResponse(
-                sender=self._state.member,
-                term=self._state.term,
-                number=request.number,
-                pending=self.formation.pending,
-                founding=self.formation.founding,
-                cluster_id=self._reported_id,
-                level=self._reported_level,
-            ),
-        )
+        self._send(request.sender, FormResponse, request.number)
         answered_otherwise = self._answers.get(request.sender) is False
         if self._unformed and answered_otherwise and self._agrees(request):
             # It has stored our list and id since it answered.

@@ -110,7 +110,9 @@ class Inbox:
             self._elector.on_vote_response(response)
 
     def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        if self._adopts_term_of(response) or not self._is_current(response):
+        state = self._state
+        is_current = state.role is Role.LEADER and response.term == state.term
+        if self._adopts_term_of(response) or not is_current:
             return
         counts = self._replication.is_proven(response.sender)
         self._elector.answers.take(response, self._elector.round, counts=counts)
@@ -126,6 +128,3 @@ class Inbox:
         self._replication.on_response(response)
         if self._transfer.target is not None:
             self._transfer.ask_if_caught_up()
-
-    def _is_current(self, reply: AnyMessage) -> bool:
-        return self._state.role is Role.LEADER and reply.term == self._state.term

@@ -176,10 +176,5 @@ class MemberStatus:
     """Of a leader: time since each member's last answer; without members that never answered."""
 
     @property
-    def followers_behind(self) -> tuple[PeerStatus, ...]:
-        """Of a leader: connected members that it feeds, or installs its start on."""
-        return tuple(peer for peer in self.peers if not peer.lacks_nothing)
-
-    @property
     def voters(self) -> tuple[Replica, ...]:
         return self.membership.voters()

@@ -25,12 +25,15 @@ from quorumlog.figures import now
 # figure 8; docs/divergence.md, W3.)
 
 
-class PeerWaterMarks:
-    """Highest index that each voter has on disk as part of this term's log; -1: nothing yet."""
+class QuorumAckChecker:
+    """Highest index that each voter has on disk as part of the log of one term; -1: nothing yet. An
+    acknowledgement applies to the log of the leader that it was sent to."""
 
-    def __init__(self, term: int, membership: Callable[[], Membership]) -> None:
-        """`membership`: the one that holds when it is asked; it may change within the term."""
+    def __init__(self, term: int, membership: Callable[[], Membership], first_index: int) -> None:
+        """`membership`: the one that holds when it is asked; it may change within the term.
+        `first_index`: of the no-op that opens the term; nothing below it is counted."""
         self.term = term
+        self.first_index = first_index
         self._membership = membership
         self._marks: dict[Replica, int] = {}
 
@@ -61,18 +64,9 @@ class PeerWaterMarks:
     def quorum_index(self) -> int:
         return int(self._membership().quorum_value(self._marks, -1))
 
-
-class QuorumAckChecker:
-    """Of one term: an acknowledgement applies to the log of the leader that it was sent to."""
-
-    def __init__(self, term: int, membership: Callable[[], Membership], first_index: int) -> None:
-        """`first_index`: of the no-op that opens the term; nothing below it is counted."""
-        self.marks = PeerWaterMarks(term, membership)
-        self.first_index = first_index
-
     def committed_index(self) -> int:
         """The quorum index if it names an entry of this term, else -1."""
-        index = self.marks.quorum_index
+        index = self.quorum_index
         return index if index >= self.first_index else -1
 
 
@@ -366,20 +360,13 @@ class Replication:
     @property
     def too_many_full(self) -> tuple[Replica, ...]:
         """Followers that have no space, if they are so many that entries could not be committed."""
-        for each in self.dispatchers.values():
-            if each.lacks_space:
-                break
-        else:
+        full = [each.to for each in self.dispatchers.values() if each.lacks_space]
+        if not full:
             return ()
         membership = self._state.membership
-        full = [
-            each.to
-            for each in self.dispatchers.values()
-            if each.lacks_space and membership.is_voter(each.to)
-        ]
-        if not full or membership.has_quorum([v for v in membership.voters() if v not in full]):
-            return ()
-        return tuple(full)
+        full = [replica for replica in full if membership.is_voter(replica)]
+        has_rest = membership.has_quorum([v for v in membership.voters() if v not in full])
+        return () if has_rest else tuple(full)
 
     @property
     def space_problem(self) -> str:
@@ -479,18 +466,18 @@ class Replication:
         old, new = state.membership.old, state.membership.new
         if state.role is not Role.LEADER or len(old) < 2 or len(new) < 2:
             return False
-        return not self.acks.marks.is_anybody_above(state.committed_index, state.member)
+        return not self.acks.is_anybody_above(state.committed_index, state.member)
 
     def unmark_own_disk(self) -> None:
         """This disk turned out to hold less than it was counted for."""
         self._committed_ms = self._state.now_ms
         unproven = self._state.first_unproven_index
         if unproven is not None:
-            self.acks.marks.lower_to(self._state.member, unproven - 1)
+            self.acks.lower_to(self._state.member, unproven - 1)
 
     def _on_held_at_most(self, replica: Replica, index: int) -> None:
-        if self.acks.marks.term == self._state.term:
-            self.acks.marks.lower_to(replica, index)
+        if self.acks.term == self._state.term:
+            self.acks.lower_to(replica, index)
 
     def _on_set_back(self, replica: Replica, found: SetBack) -> None:
         """It may have voted and acknowledged in a higher term, and have forgotten that. So nothing
@@ -499,14 +486,14 @@ class Replication:
         known[replica] = found
         if len(known) > MOST_SET_BACK:
             del known[next(iter(known))]
-        self.acks.marks.forget(replica)
+        self.acks.forget(replica)
         self._elector.answers.forget(replica)
         self._outbox.disconnect(replica)
         self.on_connection_lost(replica)
         self._elector.tell_set_back(replica)
 
     def _on_match_index(self, replica: Replica, index: int) -> None:
-        if not self.acks.marks.raise_to(replica, index) or index <= self._state.committed_index:
+        if not self.acks.raise_to(replica, index) or index <= self._state.committed_index:
             return
         committed_index = self.acks.committed_index()
         if committed_index > self._state.committed_index:

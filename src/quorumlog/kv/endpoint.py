@@ -66,6 +66,7 @@ from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
+from quorumlog.net.system import boot_ms
 from quorumlog.net.tls import Tls
 from quorumlog.node import NodeHandle
 from quorumlog.server import Endpoint, LedgerServer
@@ -80,11 +81,6 @@ REQUEST_BYTES = 1024
 MOST_ASKED_BYTES = 32 << 20
 """Of one client that sends without waiting for answers."""
 RETRY_FULL_MS = 100
-
-
-def boot_ms() -> float:
-    """Milliseconds of a clock that continues while the machine sleeps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
 class _PendingRequest(NamedTuple):

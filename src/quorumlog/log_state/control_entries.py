@@ -91,6 +91,16 @@ class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     pass
 
 
+def fields_to_write(value: msgspec.Struct, newer: int) -> tuple[object, ...]:
+    """All, but for the last of the `newer` ones that say nothing: earlier releases do not know those."""
+    fields = msgspec.structs.astuple(value)
+    for default in reversed(value.__struct_defaults__[-newer:]):
+        if fields[-1] != default:
+            break
+        fields = fields[:-1]
+    return fields
+
+
 class MembershipEntry(Body, frozen=True):
     """MEMBERSHIP: the voters from this entry on. Both halves are equal where no change is under way."""
 
@@ -104,9 +114,7 @@ class MembershipEntry(Body, frozen=True):
     An entry that names none is written without this field, as earlier releases know it."""
 
     def fields(self) -> tuple[object, ...]:
-        """As they are written."""
-        found = msgspec.structs.astuple(self)
-        return found if self.replaced else found[:-1]
+        return fields_to_write(self, 1)
 
 
 class TimeMark(Body, frozen=True):
@@ -135,11 +143,7 @@ class ReaderPosition(Body, frozen=True):
     are omitted if not given, as earlier releases expect."""
 
     def fields(self) -> tuple[object, ...]:
-        """As they are written."""
-        found = msgspec.structs.astuple(self)
-        if self.skipped is not None:
-            return found
-        return found[:-1] if self.last_chain is not None else found[:-2]
+        return fields_to_write(self, 2)
 
 
 class ReaderPositions(Body, frozen=True):

@@ -45,6 +45,7 @@ from quorumlog.log_state.control_entries import (
     TimeMs,
     Unreadable,
     decode_body,
+    fields_to_write,
     level_of,
     of_a_later_release,
 )
@@ -137,10 +138,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     counted again."""
 
     def fields(self) -> tuple[object, ...]:
-        found = msgspec.structs.astuple(self)
-        if self.skipped_entries:
-            return found
-        return found[:-2] if self.last_chain is not None else found[:-3]
+        return fields_to_write(self, 3)
 
     def with_skipped(self, first_index: int, stop_index: int) -> Reader:
         if len(self.skipped_ranges) == MOST_LOST_RANGES:
@@ -341,7 +339,9 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     if state.level < level_of(body):
         state = msgspec.structs.replace(state, level=level_of(body))
     if isinstance(body, TimeMark):
-        return _with_time(state, entry.index, body)
+        if state.time_ms is not None and body.time_ms < state.time_ms:
+            return state
+        return msgspec.structs.replace(state, time_ms=body.time_ms, time_index=entry.index)
     if isinstance(body, MembershipEntry):
         return msgspec.structs.replace(state, membership=body, membership_index=entry.index)
     if isinstance(body, ReaderPositions):
@@ -354,7 +354,10 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     if isinstance(body, MachineBinding):
         return _with_machine(state, entry.index, body)
     if isinstance(body, ClockReset):
-        return _with_reset(state, entry.index, body)
+        resets = with_reset(state.clock_resets, Reset(entry.index, body.time_ms))
+        return msgspec.structs.replace(
+            state, time_ms=body.time_ms, time_index=entry.index, clock_resets=resets
+        )
     if isinstance(body, StepOver):
         return _with_step_over(state, entry.index, body)
     if isinstance(body, LevelReached):
@@ -381,11 +384,6 @@ def _with_machine(state: LogState, index: int, body: MachineBinding) -> LogState
     return msgspec.structs.replace(state, machines=tuple(machines))
 
 
-def _with_reset(state: LogState, index: int, body: ClockReset) -> LogState:
-    resets = with_reset(state.clock_resets, Reset(index, body.time_ms))
-    return msgspec.structs.replace(state, time_ms=body.time_ms, time_index=index, clock_resets=resets)
-
-
 def _with_step_over(state: LogState, index: int, body: StepOver) -> LogState:
     """A leader writes only what follows from the state; anything else changes nothing."""
     orders = list(state.stepped_over)
@@ -397,12 +395,6 @@ def _with_step_over(state: LogState, index: int, body: StepOver) -> LogState:
     orders.append(SteppedOver(body.name, body.index, body.chain, index))
     orders.sort(key=lambda each: (each.name, each.index))
     return msgspec.structs.replace(state, stepped_over=tuple(orders))
-
-
-def _with_time(state: LogState, index: int, mark: TimeMark) -> LogState:
-    if state.time_ms is not None and mark.time_ms < state.time_ms:
-        return state
-    return msgspec.structs.replace(state, time_ms=mark.time_ms, time_index=index)
 
 
 def _with_reader(state: LogState, index: int, body: ReaderPosition) -> LogState:
@@ -419,10 +411,8 @@ def _with_reader(state: LogState, index: int, body: ReaderPosition) -> LogState:
             position, last_chain = old.position, old.last_chain
     elif old is None or old.position != body.seeks_from:
         return state  # it has moved since: a late copy of the seek would take it back
-    reader = Reader(body.name, position, body.hold, index, last_chain)
-    if old is not None:
-        skipped = old.skipped_entries, old.skipped_ranges
-        reader = Reader(body.name, position, body.hold, index, last_chain, *skipped)
+    moved = {"position": position, "hold": body.hold, "last_index": index, "last_chain": last_chain}
+    reader = msgspec.structs.replace(old or Reader(body.name, position, body.hold, index), **moved)
     if body.skipped is not None and body.skipped[0] < body.skipped[1]:
         reader = reader.with_skipped(*body.skipped)
     others.append(reader)

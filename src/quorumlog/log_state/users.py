@@ -193,7 +193,7 @@ class Users(_Value, frozen=True):
         return next((role for role in self.roles if role.name == name), None)
 
     def rights_of(self, name: str) -> Rights:
-        """None: there is no such user."""
+        """None of them where there is no such user."""
         user = self.user(name)
         if user is None:
             return NO_RIGHTS

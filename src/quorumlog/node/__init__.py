@@ -6,7 +6,8 @@
 `first_admin`, `producer_sessions`, `writing`, `retention`, `reader_moves`, `member_changes`; of state
 machines `kept_results` (results of sessions, for repeated commands), `machine_runner` (one, on the apply
 thread), `snapshot_keeper`, `machine_driver` (one, on the loop), `step_overs`, `state_machine_caller`
-(all of them, and their binding to the log); `node_parts` (the parts of a member), `ledger_node`,
+(all of them, and their binding to the log); `housekeeping` (work that no append waits for),
+`ledger_node` (the parts of a member, the order of effects),
 `node_handle` (its interface for an application with a protocol of its own); `peer_connections` (the
 combined state of the connections with another member).
 """

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import msgspec
 
 from quorumlog.consensus.messages import FirstAdminRequest
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation
 from quorumlog.log_state.control_entries import USERS_LEVEL
@@ -21,8 +20,7 @@ from quorumlog.log_state.users import UserOperation, UserOrder, Users, has_becom
 from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.operator_orders import OperatorOrders
-from quorumlog.node.ports import Host, raise_failure
-from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.node.ports import Member, raise_failure
 
 ASK_EVERY_MS = 500
 _encode = msgspec.msgpack.Encoder().encode
@@ -33,18 +31,14 @@ ADMIN_OPERATIONS = (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN)
 class FirstAdmin:
     def __init__(
         self,
-        directory: MemberDirectory,
+        member: Member,
         log_state: LogStateKeeper,
-        raft: RaftNode,
-        host: Host,
         orders: OperatorOrders,
         known: KnownUsers,
         draw_secret: Callable[[], bytes],
     ) -> None:
-        self._directory = directory
-        self._log_state = log_state
-        self._raft = raft
-        self._host = host
+        self._directory, self._log_state = member.directory, log_state
+        self._raft, self._host = member.raft, member.host
         self._orders = orders
         self._known = known
         self._draw_secret = draw_secret
@@ -52,7 +46,7 @@ class FirstAdmin:
         self._order: UserOrder | None = None
         self._next_ms = 0.0
         try:
-            self._order = directory.first_admin()
+            self._order = self._directory.first_admin()
         except DirectoryDamaged as error:
             self.problem = str(error)
 

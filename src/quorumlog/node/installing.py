@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,21 +17,18 @@ from quorumlog.consensus.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, EntryKind, Replica, SnapshotId
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVELS, Unreadable
 from quorumlog.log_state.log_state import decode_state
-from quorumlog.node.ports import Host, LogReplaced
+from quorumlog.node.ports import LogReplaced, Member
 from quorumlog.store.disk import is_lack_of_space, reason_of
 from quorumlog.store.ledger_store import LogStart
-from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import (
     ReceivedSnapshot,
     SnapshotDamaged,
-    SnapshotFiles,
     SnapshotsUnavailable,
 )
 from quorumlog.store.state_files import MOST_START_BYTES, START_NAME, decode_start
@@ -50,19 +47,11 @@ DELETE_INTERVAL_MS = 1000
 
 
 class LogDrops:
-    def __init__(
-        self,
-        directory: MemberDirectory,
-        raft: RaftNode,
-        host: Host,
-        carry_out: Callable[[], None],
-    ) -> None:
-        """`carry_out`: bring the store to where the core is."""
-        self._directory = directory
-        self._store = directory.store
-        self._raft = raft
-        self._host = host
-        self._carry_out = carry_out
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._directory, self._store = member.directory, member.store
+        self._raft, self._host = member.raft, member.host
+        self._carry_out = member.carry_out_all
         self._start: LogStart | None = None
         """Of the drop that is under way."""
         self._unsaved: LogStart | None = None
@@ -77,11 +66,12 @@ class LogDrops:
     def is_under_way(self) -> bool:
         return self._start is not None or self._is_deleting
 
-    def begin(self, start: LogStart, durable_committed_index: int) -> bool:
-        """False: one is under way, and nothing has changed."""
-        index = start.point.index
+    def begin(self, start: LogStart) -> bool:
+        """Make the log begin after `start`, a saved boundary whose next entry is committed and on this
+        member's disk. False: another drop is under way, and nothing has changed."""
+        index, durable_index = start.point.index, self._member.durable_committed_index
         # With the entry after it: another leader's, of another length, could lie elsewhere.
-        assert self._store.begin.index < index < durable_committed_index, (start, self._store.begin)
+        assert self._store.begin.index < index < durable_index, (start, self._store.begin)
         assert not start.replaces, start
         if self.is_under_way:
             return False
@@ -116,14 +106,14 @@ class LogDrops:
             self._is_deleting = True
             self._host.read_later(work, self._deleted)
 
-    def give_up_below(self, start: LogStart, durable_committed_index: int) -> None:
+    def give_up_below(self, start: LogStart) -> None:
         """Damaged entries below this start of another member's log are on no member any more. The state
         that comes with it covers the same entries, if the entry before it is this log's as well."""
         index = start.point.index
-        if not self._raft.begin.index < index < durable_committed_index:
+        if not self._raft.begin.index < index < self._member.durable_committed_index:
             return
         if self._raft.term_at(index) == start.point.term:
-            self.begin(LogStart(start.point, start.record), durable_committed_index)
+            self.begin(LogStart(start.point, start.record))
 
     def must_wait(self, message: PushEntryRequest) -> bool:
         """While the start comes to disk nothing is cut directly after it: the next entry lies where
@@ -180,30 +170,18 @@ class LogDrops:
 class LogReplacement:
     def __init__(
         self,
-        replica: Replica,
-        directory: MemberDirectory,
-        segment_bytes: int,
-        raft: RaftNode,
-        host: Host,
-        carry_out: Callable[[], None],
-        hold: Callable[[Callable[[], None], Callable[[LedgerError | None], None]], None],
+        member: Member,
         fetcher: SnapshotFetcher,
+        drops: LogDrops,
         runs_machine: Callable[[str], bool],
-        is_dropping: Callable[[], bool],
     ) -> None:
-        """`carry_out`: bring the store to where the core is. `hold`: see LedgerNode. `runs_machine`:
-        does this member? `is_dropping`: a start of its own is on its way to the disk, and another
-        one has to wait."""
-        self._replica = replica
-        self._directory = directory
-        self._segment_bytes = segment_bytes
-        self._raft = raft
-        self._host = host
-        self._carry_out = carry_out
-        self._hold = hold
+        """`drops`: while a start of its own is on its way to the disk, another one has to wait.
+        `runs_machine`: does this member?"""
+        self._member = member
+        self._raft, self._host = member.raft, member.host
         self._fetcher = fetcher
+        self._drops = drops
         self._runs_machine = runs_machine
-        self._is_dropping = is_dropping
         self._staged_file: tuple[EntryId, int] | None = None
         """(begin, bytes of the whole) of what is staged: another leader's record of that begin may be
         of another length, and goes on in none of this one's pieces."""
@@ -215,7 +193,7 @@ class LogReplacement:
 
     def on_request(self, request: InstallRequest) -> None:
         """Raises LogReplaced once this member's log is another one."""
-        self._carry_out()
+        self._member.carry_out_all()
         raft = self._raft
         if request.term != raft.term or raft.leader != request.sender:
             return  # its heartbeats come first
@@ -238,7 +216,7 @@ class LogReplacement:
         if lacks and self._fetcher.lacks_space:
             self._refuse(request, "there is no space for the snapshots that go with it")
             return
-        if not self._is_whole or lacks or self._is_dropping():
+        if not self._is_whole or lacks or self._drops.is_under_way:
             self._answer(request, InstallResult.MORE)
             return
         staged = bytes(self._staged)
@@ -265,7 +243,8 @@ class LogReplacement:
         if isinstance(state, Unreadable):
             self._refuse(request, state.reason)
             return
-        if start.point.entry_id != request.begin or start.point.position % self._segment_bytes:
+        segment_bytes = self._member.config.storage.segment_bytes
+        if start.point.entry_id != request.begin or start.point.position % segment_bytes:
             self._refuse(request, f"it names {start.point}")
             return
         start = LogStart(start.point, start.record, replaces=True, owed_index=request.committed_index)
@@ -273,7 +252,7 @@ class LogReplacement:
         self._host.replacing_log(start)
         if request.begin.index < committed_index:
             self._host.lost_committed(request.begin.index + 1)
-        directory, has_users = self._directory, state.users.is_on
+        directory, has_users = self._member.directory, state.users.is_on
 
         def save() -> None:
             if has_users:
@@ -285,7 +264,7 @@ class LogReplacement:
                 raise LogReplaced(start)
             self._refuse(request, str(refusal))
 
-        self._hold(save, saved)
+        self._member.hold(save, saved)
 
     def _refuse(self, request: InstallRequest, reason: str) -> None:
         self.problem = (
@@ -301,7 +280,7 @@ class LogReplacement:
 
     def _answer(self, request: InstallRequest, result: InstallResult) -> None:
         response = InstallResponse(
-            sender=self._replica,
+            sender=self._member.replica,
             term=self._raft.term,
             begin=request.begin,
             result=result,
@@ -331,15 +310,6 @@ REFUSED_RETRY_MS = 1_000
 """Retried after this time if no member has one, or the disk has refused it."""
 
 
-class Leading(Protocol):
-    """The part of `RaftNode` that it needs."""
-
-    @property
-    def leader(self) -> Replica | None: ...
-    @property
-    def term(self) -> int: ...
-
-
 class _Want(NamedTuple):
     name: str
     least_index: int
@@ -350,22 +320,11 @@ class _Want(NamedTuple):
 
 
 class SnapshotFetcher:
-    def __init__(
-        self,
-        replica: Replica,
-        raft: Leading,
-        files: SnapshotFiles,
-        host: Host,
-        resend_ms: float,
-        tick_soon: Callable[[], None],
-    ) -> None:
-        """`tick_soon`: `tick` has something to do in the turn that is under way."""
-        self._tick_soon = tick_soon
-        self._replica = replica
-        self._raft = raft
-        self._files = files
-        self._host = host
-        self._resend_ms = resend_ms
+    def __init__(self, member: Member) -> None:
+        self._tick_soon = member.housekeeping.stir
+        self._replica, self._raft, self._host = member.replica, member.raft, member.host
+        self._files = member.directory.snapshots
+        self._resend_ms = float(member.config.consensus.push_resend_ms)
         self._connected: list[Replica] = []
         self._wants: dict[str, _Want] = {}
         """By machine; an installation's take the place of a machine's own."""

@@ -11,24 +11,19 @@ from __future__ import annotations
 import math
 
 from quorumlog.config import UsersOptions
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.log_state.users import NO_USERS, Users
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.ports import Host, raise_failure
-from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.node.ports import Member, raise_failure
 
 USERS_MAY_BE_OLD_MS = float(UsersOptions().may_be_old_ms)
 
 
 class KnownUsers:
-    def __init__(
-        self, directory: MemberDirectory, log_state: LogStateKeeper, raft: RaftNode, host: Host
-    ) -> None:
-        self._directory = directory
+    def __init__(self, member: Member, log_state: LogStateKeeper) -> None:
+        self._directory = directory = member.directory
         self._log_state = log_state
-        self._raft = raft
-        self._host = host
+        self._raft, self._host = member.raft, member.host
         self._may_have_missed_them = directory.store.end.index < 0 or directory.joins
         """It is new in a group that may have users, or was wiped, and lacks what the others have."""
         self._was_fresh = False

@@ -10,12 +10,11 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
-    NODE_MESSAGES,
     AnyPeerMessage,
     FirstAdminRequest,
     HeartbeatRequest,
@@ -23,7 +22,6 @@ from quorumlog.consensus.messages import (
     InstallResponse,
     MachinesRequest,
     MachinesResponse,
-    NodeMessage,
     PeerMessage,
     PushEntryRequest,
     PushEntryResponse,
@@ -34,85 +32,48 @@ from quorumlog.consensus.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
+from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
-from quorumlog.errors import LeaderNotReady, LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.errors import (
+    DirectoryDamaged,
+    LeaderNotReady,
+    LedgerError,
+    ProtocolViolation,
+    StoreFailure,
+)
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.log_state.users import KEY_BYTES
 from quorumlog.measures import Taken
 from quorumlog.node.first_admin import FirstAdmin
-from quorumlog.node.installing import LogReplacement, SnapshotFetcher
+from quorumlog.node.housekeeping import PAUSE_MS, Housekeeping
+from quorumlog.node.installing import LogDrops, LogReplacement, SnapshotFetcher
 from quorumlog.node.known_users import KnownUsers
+from quorumlog.node.log_clock import TimeMarks
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.machine_runner import MachineFactory
-from quorumlog.node.node_parts import PAUSE_MS, NodeParts
-from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
+from quorumlog.node.member_changes import MemberChanges
+from quorumlog.node.operator_orders import OperatorOrders
+from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends, SessionPlace
 from quorumlog.node.ports import DirectorySetBack, Host, raise_failure
-from quorumlog.node.reading import Confirmed
-from quorumlog.node.repair import Repairer, ScrubStatus
+from quorumlog.node.producer_sessions import ProducerSessions
+from quorumlog.node.reader_moves import ReaderMoves
+from quorumlog.node.reading import Confirmations, Confirmed, MarkFinder, ReadableLog, ReaderLags
+from quorumlog.node.repair import Repairer, Scrubber, ScrubStatus
 from quorumlog.node.retention import Retention
-from quorumlog.node.sending import Feeding, InstallSender, SnapshotSender
+from quorumlog.node.sending import (
+    CatchUpPace,
+    Feeding,
+    InstallSender,
+    PushSender,
+    RecentBatches,
+    SnapshotSender,
+)
 from quorumlog.node.state_machine_caller import StateMachineCaller
-from quorumlog.node.transfers import TransferOutcome
-from quorumlog.store.ledger_store import ColdRange, LogStart
+from quorumlog.node.transfers import TransferOutcome, Transfers
+from quorumlog.node.writing import AppendConditions, BatchFormer, Flusher, LogWriter
+from quorumlog.store.ledger_store import ColdRange
 from quorumlog.store.member_directory import MemberDirectory
-
-
-class MachineMessages(Protocol):
-    """`StateMachineCaller`."""
-
-    def on_question(self, request: MachinesRequest) -> None: ...
-
-    def on_answer(self, response: MachinesResponse) -> None: ...
-
-
-class SideChannelMessages:
-    def __init__(
-        self,
-        repairer: Repairer,
-        replacement: LogReplacement,
-        installs: InstallSender,
-        snapshots: SnapshotSender,
-        fetcher: SnapshotFetcher,
-        machines: MachineMessages,
-        first_admin: FirstAdmin,
-    ) -> None:
-        self._first_admin = first_admin
-        self._repairer = repairer
-        self._replacement = replacement
-        self._installs = installs
-        self._snapshots = snapshots
-        self._fetcher = fetcher
-        self._machines = machines
-
-    def receive(self, message: NodeMessage, now_ms: float) -> None:
-        """Raises ProtocolViolation, BeginsAnew."""
-        match message:
-            case RangeRequest():
-                self._repairer.on_request(message)
-            case RangeResponse():
-                self._repairer.on_response(message, now_ms)
-            case InstallRequest():
-                self._replacement.on_request(message)
-            case InstallResponse():
-                self._installs.on_response(message, now_ms)
-            case SnapshotRequest():
-                self._snapshots.on_request(message)
-            case SnapshotResponse():
-                self._fetcher.on_response(message)
-            case MachinesRequest():
-                self._machines.on_question(message)
-            case MachinesResponse():
-                self._machines.on_answer(message)
-            case FirstAdminRequest():
-                self._first_admin.on_request(message)
-
-
-# ---------------------------------------------------------------- LedgerNode: feeds the core, carries
-# its Readys out, and tracks pending requests.
-#
-# Inputs arrive one at a time (`advance` first, then `receive`, `append`, `connected`, ...); then `turn`
-# carries out their effects.
-
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""
@@ -152,57 +113,139 @@ class LedgerNode:
         names of those of `machines` that are not run."""
         self.config = config
         self.directory = directory
-        self.store = directory.store
+        self.store = store = directory.store
         self.replica = Replica(config.member_id, directory.directory_id)
-        self._host = host
+        self.host = host
         self._on_ready = on_ready
-        parts = NodeParts(self, config, directory, host, rng, now_ms)
-        self.raft = parts.raft
-        self._pending = parts.pending
-        self.repairer = parts.repairer
-        self.log_state = parts.log_state
-        self._writer = parts.writer
-        self._pace = parts.pace
-        self._pushes = parts.pushes
-        self._installs = parts.installs
-        self._snapshots = parts.snapshots
-        self._fetcher = parts.fetcher
-        self._scrubber = parts.scrubber
-        self._flusher = parts.flusher
-        self._transfers = parts.transfers
-        self.sessions = parts.sessions
-        self._former = parts.former
-        self._time_marks = parts.time_marks
-        self.members = parts.members
-        self.orders = parts.orders
-        self.users = KnownUsers(directory, parts.log_state, parts.raft, host)
-        self.first_admin = FirstAdmin(
-            *(directory, parts.log_state, parts.raft, host, parts.orders, self.users),
-            draw_secret=lambda: rng.randbytes(KEY_BYTES),
-        )
-        self._drops = parts.drops
-        self._replacement = parts.replacement
-        self.confirmations = parts.confirmations
-        self.readers = parts.readers
-        self._readable = parts.readable
-        self.marks = parts.marks
-        self.lags = parts.lags
-        self.machines = StateMachineCaller(
-            machines or {}, self, host, self._pending, parts.fetcher, self.transfer, held_machines
-        )
-        senders = (self._installs, self._snapshots, self._fetcher, self.machines)
-        self._beside = SideChannelMessages(self.repairer, parts.replacement, *senders, self.first_admin)
-        bounds, installed = self.machines.snapshot_bounds, self._installs.installed
-        self.retention = Retention(self, host, now_ms, bounds, self._time_marks, installed)
-        self._housekeeping = parts.with_housekeeping(
-            self.retention,
-            (self._tick, self._next_tick_ms),
-            self.machines.next_wakeup_ms,
-            self.first_admin,
-        )
+        self.housekeeping = Housekeeping()
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
+        term_runs = store.term_runs()  # which may find damage, so before the ranges are taken
+        self.raft = RaftNode(
+            config.consensus,
+            self.replica,
+            [m.member_id for m in config.members],
+            formation=directory.formation,
+            hard_state=directory.hard_state,
+            term_runs=term_runs,
+            before_begin=store.begin.entry_id,
+            ledger_end_index=store.end.index,
+            committed_index=directory.committed_index,
+            async_mode=directory.durability is Durability.ASYNC,
+            random=rng,
+            now_ms=now_ms,
+            damaged=[(each.first_index, each.stop_index) for each in store.damaged],
+            owed_index=-1 if store.start is None else store.start.owed_index,
+            level=host.level,
+        )
+        self._pending = PendingAppends()
+        recent = RecentBatches(RECENT_BYTES)
+        self.drops = LogDrops(self)
+        self.repairer = Repairer(self, self.drops.give_up_below)
+        self.log_state = log_state = LogStateKeeper(
+            self,
+            lambda state: self._time_marks.written(state),
+            lambda: self._writer.receive_waiting(),
+        )
+        self._time_marks = TimeMarks(self.raft, log_state)
+        self._writer = LogWriter(self, recent, self.repairer, log_state)
+        self._pace = CatchUpPace(self, now_ms)
+        self._pushes = PushSender(self, recent, self._pace)
+        self._installs = InstallSender(
+            self, self._pace, lambda index, named: self.machines.good_snapshots(index, named)
+        )
+        self._snapshots = SnapshotSender(
+            self, self._pace, lambda request: self.machines.snapshot_for(request)
+        )
+        self._fetcher = SnapshotFetcher(self)
+        self._scrubber = Scrubber(self, self.repairer, self._scrub_bytes_per_second, now_ms)
+        self._flusher = Flusher(self, now_ms)
+        self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)
+        self.sessions = ProducerSessions(self, self._pending, log_state)
+        self._former = BatchFormer(
+            self,
+            self._pending,
+            self._writer,
+            self._flusher,
+            self._transfers,
+            AppendConditions(self),
+            self.sessions,
+            self._time_marks,
+        )
+        self.members = MemberChanges(self, self._transfers, log_state)
+        self.orders = OperatorOrders(self, log_state)
+        self._replacement = LogReplacement(
+            self, self._fetcher, self.drops, lambda name: self.machines.runs(name)
+        )
+        self.confirmations = Confirmations(self.raft)
+        self.readers = ReaderMoves(self, log_state)
+        self._readable = ReadableLog(self, recent)
+        self.lags = ReaderLags(self)
+        self.marks = MarkFinder(self, log_state)
+        self.users = KnownUsers(self, log_state)
+        self.first_admin = FirstAdmin(
+            self, log_state, self.orders, self.users, lambda: rng.randbytes(KEY_BYTES)
+        )
+        self.machines = StateMachineCaller(
+            machines or {},
+            self,
+            log_state,
+            self._pending,
+            self._fetcher,
+            self.transfer,
+            held_machines,
+        )
+        self.retention = Retention(
+            self,
+            log_state,
+            self.drops,
+            now_ms,
+            self.machines.snapshot_bounds,
+            self._time_marks,
+            self._installs.installed,
+        )
+        self._beside: dict[type, Callable[[Any], object]] = {
+            RangeRequest: self.repairer.on_request,
+            RangeResponse: lambda response: self.repairer.on_response(response, self._now_ms),
+            InstallRequest: self._replacement.on_request,
+            InstallResponse: lambda response: self._installs.on_response(response, self._now_ms),
+            SnapshotRequest: self._snapshots.on_request,
+            SnapshotResponse: self._fetcher.on_response,
+            MachinesRequest: self.machines.hand_over.on_request,
+            MachinesResponse: self.machines.on_response,
+            FirstAdminRequest: self.first_admin.on_request,
+        }
+        """Messages that are not for the core."""
+        self.housekeeping.take_over(
+            ticks=(
+                self._tick,
+                self._installs.tick,
+                self._snapshots.tick,
+                self._transfers.tick,
+                self.members.tick,
+                self._fetcher.tick,
+                log_state.tick,
+                self.repairer.tick,
+                self._scrubber.tick,
+                self.drops.tick,
+                self.retention.tick,
+                self.first_admin.tick,
+            ),
+            wakeups=(
+                self._next_tick_ms,
+                self.machines.next_wakeup_ms,
+                self._installs.next_wakeup_ms,
+                self._snapshots.next_wakeup_ms,
+                self._transfers.next_wakeup_ms,
+                self._fetcher.next_wakeup_ms,
+                log_state.next_wakeup_ms,
+                self.repairer.next_wakeup_ms,
+                self._scrubber.next_wakeup_ms,
+                self.retention.next_wakeup_ms,
+                self.first_admin.next_wakeup_ms,
+            ),
+        )
         self.lost_committed_from: int | None = None
         """Async mode: lowest index at which a new leader ordered acknowledged entries away."""
         self._held: Callable[[LedgerError | None], None] | None = None
@@ -233,7 +276,7 @@ class LedgerNode:
         self._flusher.configure(config.storage)
         self._pace.configure(config.catch_up_bytes_per_second)
         self._scrubber.configure(self._scrub_bytes_per_second, self._now_ms)
-        self._housekeeping.stir()
+        self.housekeeping.stir()
 
     @property
     def _scrub_bytes_per_second(self) -> int:
@@ -248,24 +291,24 @@ class LedgerNode:
             return
         if now_ms >= self._next_clock_ms:
             self._next_clock_ms = now_ms + PAUSE_MS
-            self._clock_ms = self._host.wall_clock_ms()
+            self._clock_ms = self.host.wall_clock_ms()
             self._time_marks.tick(now_ms)
         self.raft.advance(now_ms, self._clock_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
-            for replica in self._host.replicas_with_moving_data():
+            for replica in self.host.replicas_with_moving_data():
                 self.raft.on_bytes_moved(replica)
 
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes do not match its header,
         and BeginsAnew."""
-        is_push, is_beside = isinstance(message, PushEntryRequest), type(message) in NODE_MESSAGES
+        is_push, beside = isinstance(message, PushEntryRequest), self._beside.get(type(message))
         changes_the_log = (
             isinstance(message, PushEntryRequest)
             and message.push is not PushType.COMMIT
             and message.push is not PushType.COMPARE
         )
-        if changes_the_log or is_beside:
+        if changes_the_log or beside is not None:
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self.carry_out_all()
         if self._held is not None:
@@ -275,14 +318,13 @@ class LedgerNode:
             if message.set_back.directory_id == self.replica.directory_id:
                 self.hold(partial(self.directory.set_back, message.set_back), self._begin_anew)
             return
-        if is_beside:
-            beside: Any = message
-            self._beside.receive(beside, self._now_ms)
-            self._housekeeping.stir()
+        if beside is not None:
+            beside(message)
+            self.housekeeping.stir()
             return
         refuse = None
         if isinstance(message, PushEntryRequest) and changes_the_log:
-            if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
+            if not self._writer.is_sound_where_it_meets(message) or self.drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 if self._disk_hangs or self.log_state.is_noting:
@@ -383,14 +425,8 @@ class LedgerNode:
         self.carry_out_all()  # the store has one plan at a time
         return entry
 
-    def drop_before(self, start: LogStart) -> bool:
-        """Make the log begin after `start`, a saved boundary whose next entry is committed and on this
-        member's disk. False: another drop is under way, and nothing has changed."""
-        return self._drops.begin(start, self.durable_committed_index)
-
-    @property
-    def is_dropping(self) -> bool:
-        return self._drops.is_under_way
+    def found(self, damage: DirectoryDamaged) -> None:
+        self.repairer.found(damage)
 
     def discard_requests_of(self, owner: object) -> None:
         """Forget its unproposed appends and pending confirmations, without an outcome."""
@@ -403,8 +439,8 @@ class LedgerNode:
         if self._held is not None:
             self._held_back.append(partial(self.connected, replica))
             return
-        self._housekeeping.stir()
-        self.raft.on_connected(replica, syncs=self._host.syncs(replica))
+        self.housekeeping.stir()
+        self.raft.on_connected(replica, syncs=self.host.syncs(replica))
         self.repairer.connected(replica)
         self._fetcher.connected(replica)
 
@@ -412,7 +448,7 @@ class LedgerNode:
         if self._held is not None:
             self._held_back.append(partial(self.connection_lost, replica, is_gone))
             return
-        self._housekeeping.stir()
+        self.housekeeping.stir()
         self.raft.on_connection_lost(replica, is_gone=is_gone)
         self.repairer.connection_lost(replica)
         self._fetcher.connection_lost(replica)
@@ -423,12 +459,12 @@ class LedgerNode:
     ) -> None:
         """See `Transfers.request`."""
         self._transfers.request(to_member_id, self._now_ms, done, why)
-        self._housekeeping.stir()
+        self.housekeeping.stir()
 
     def find_successor(self, done: Callable[[str], None]) -> None:
         """See `Transfers.find_successor`."""
         self._transfers.find_successor(self._now_ms, done)
-        self._housekeeping.stir()
+        self.housekeeping.stir()
 
     def confirm_leadership(self, done: Confirmed, owner: object = None) -> None:
         """`done` gets None once a majority has confirmed that this member leads, and an entry of its
@@ -483,13 +519,14 @@ class LedgerNode:
         while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()
         if self.durable_committed_index < self.committed_index:
-            self._note_durable_committed()
+            index = min(self.committed_index, self.raft.durable_index)
+            self.durable_committed_index = max(self.durable_committed_index, index)
         if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once
         self._has_written = True
         has_pushed = self._pushes.waiting and self._pushes.tick(now_ms)
         self._flusher.run_timers(now_ms, self.durable_committed_index)
-        has_ticked_all = self._housekeeping.tick(now_ms)
+        has_ticked_all = self.housekeeping.tick(now_ms)
         if has_ticked_all or has_pushed:
             self.carry_out_all()
         return has_ticked_all
@@ -541,7 +578,7 @@ class LedgerNode:
             # The end of the sync brings a turn. Meanwhile appends expire, and problems are looked at.
             return self._now_ms + (EXPIRY_INTERVAL_MS if self._pending.has_any else SPACE_INTERVAL_MS)
         flush_ms = self._flusher.next_wakeup_ms(self.durable_committed_index)
-        wakeup = min(self.raft.next_wakeup_ms(), flush_ms, self._housekeeping.next_wakeup_ms())
+        wakeup = min(self.raft.next_wakeup_ms(), flush_ms, self.housekeeping.next_wakeup_ms())
         if self._pushes.waiting:
             wakeup = min(wakeup, self._pushes.next_wakeup_ms())
         if self.machines.is_any_here:
@@ -602,7 +639,7 @@ class LedgerNode:
         problems += [*self.repairer.problems(), *self.machines.problems()]
         own = (
             self.log_state.problem,
-            self._drops.problem,
+            self.drops.problem,
             self._replacement.problem,
             self.retention.problem,
             self.members.problem,
@@ -667,7 +704,7 @@ class LedgerNode:
         `then` may."""
         assert self._held is None, "something is held"
         self._held, self._held_since_ms = then, self._now_ms
-        self._host.promise_later(save, self._promised)
+        self.host.promise_later(save, self._promised)
 
     def _saved(self, ready: Ready, refusal: LedgerError | None) -> None:
         assert refusal is None, refusal
@@ -710,7 +747,7 @@ class LedgerNode:
             self._writer.append(order)
         # 4
         for envelope in ready.messages:
-            self._host.send(envelope)
+            self.host.send(envelope)
         for push in ready.pushes:
             self._pushes.push(push)
         # 5: the flush itself is asked for once the turn has written everything
@@ -724,12 +761,12 @@ class LedgerNode:
             if self.raft.role is Role.LEADER:
                 self._pending.complete(
                     ready.committed_index,
-                    self._host.weakest_durability(self.directory.durability),
+                    self.host.weakest_durability(self.directory.durability),
                     self._now_ms,
                 )
                 self.readers.commit(ready.committed_index)
                 self.orders.commit(ready.committed_index)
-            self._host.committed(ready.committed_index)
+            self.host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
             self.confirmations.grant(grant.number)
@@ -739,7 +776,7 @@ class LedgerNode:
         self.lost_committed_from = index if lowest is None else min(lowest, index)
         self.durable_committed_index = min(self.durable_committed_index, index - 1)
         self.machines.log_cut(index, lost_committed=True)
-        self._host.lost_committed(index)
+        self.host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
         if change.role is Role.LEADER:
@@ -748,9 +785,9 @@ class LedgerNode:
             self._lose_leadership()
             self._writer.promised.clear()
             if change.role is Role.FOLLOWER and self.directory.was_set_back:
-                self._host.promise_later(self.directory.count_again, raise_failure)
-        self._housekeeping.stir()
-        self._host.role_changed(change)
+                self.host.promise_later(self.directory.count_again, raise_failure)
+        self.housekeeping.stir()
+        self.host.role_changed(change)
         self._transfers.role_changed(change)
         self.members.role_changed(change)
 
@@ -765,11 +802,6 @@ class LedgerNode:
         )
         self.readers.lose(refusal)
         self.orders.lose()
-
-    def _note_durable_committed(self) -> None:
-        index = min(self.committed_index, self.raft.durable_index)
-        if index > self.durable_committed_index:
-            self.durable_committed_index = index
 
     def _expire(self) -> None:
         self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS

@@ -10,7 +10,6 @@ from functools import partial
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
@@ -44,9 +43,8 @@ from quorumlog.log_state.log_state import (
     UnknownState,
     decode_state,
 )
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Member
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
-from quorumlog.store.member_directory import MemberDirectory
 
 # ----------------------------------------------------------------
 # A membership as the core counts by it, and as it lies in the log.
@@ -62,10 +60,6 @@ def body_of(membership: Membership, replaced: tuple[Replica, ...] = ()) -> Membe
 
 def _ids(replicas: Iterable[Replica]) -> set[str]:
     return {replica.member_id for replica in replicas}
-
-
-def _leaving(body: MembershipBody) -> set[str]:
-    return _ids(body.old) - _ids((*body.new, *body.learners))
 
 
 def replaced_by(
@@ -238,11 +232,9 @@ MANY_PRODUCERS = 1000
 
 
 class BoundarySaver:
-    def __init__(self, store: LedgerStore, host: Host, tick_soon: Callable[[], None]) -> None:
-        """`tick_soon`: `tick` has something to do in the turn that is under way."""
-        self._tick_soon = tick_soon
-        self._store = store
-        self._host = host
+    def __init__(self, member: Member) -> None:
+        self._store, self._host = member.store, member.host
+        self._tick_soon = member.housekeeping.stir
         self._waiting: list[tuple[LogPoint, LogState]] = []
         """In order; at most one for each segment of the log."""
         self._is_saving = False
@@ -307,25 +299,18 @@ RETRY_MS = 500
 class LogStateKeeper:
     def __init__(
         self,
-        directory: MemberDirectory,
-        raft: RaftNode,
-        host: Host,
-        found: Callable[[DirectoryDamaged], None],
-        tick_soon: Callable[[], None],
+        member: Member,
         time_written: Callable[[LogState], None],
         on_noted: Callable[[], None],
     ) -> None:
-        """`found` is called with damage that the reading meets. `tick_soon`: see BoundarySaver.
-        `time_written`: called with a time mark or a reset and the state after it. `on_noted`:
+        """`time_written`: called with a time mark or a reset and the state after it. `on_noted`:
         `is_noting` is over."""
-        self._directory = directory
-        self._store = directory.store
-        self._raft = raft
-        self._host = host
-        self._found = found
+        self._directory, self._store = member.directory, member.store
+        self._raft, self._host = member.raft, member.host
+        self._found = member.found
         self._time_written = time_written
         self._on_noted = on_noted
-        self._committed_index = max(self._store.begin.index, directory.committed_index)
+        self._committed_index = max(self._store.begin.index, self._directory.committed_index)
         self.states: LogStates | None = LogStates(EMPTY, self._committed_index)
         """None: they have to be read from the log."""
         self._is_known = True
@@ -334,7 +319,7 @@ class LogStateKeeper:
         """When the reading goes on; infinite while it is at work."""
         self._reason = ""
         """What keeps the state from being known."""
-        self._saver = BoundarySaver(self._store, host, tick_soon)
+        self._saver = BoundarySaver(member)
         self.is_noting = False
         """That the log may hold such entries is on its way to the disk: none is written before."""
         self._unnoted: tuple[int, bool] | None = None
@@ -357,18 +342,17 @@ class LogStateKeeper:
 
     def appended_state(self) -> LogState:
         """Of the whole log. Raises LeaderNotReady while it is not known."""
-        return self._known(None if self.states is None else self.states.appended)
+        return self._known(self.appended)
 
     def committed_state(self) -> LogState:
         """Up to the committed index. Raises LeaderNotReady while it is not known."""
-        return self._known(None if self.states is None else self.states.committed)
+        return self._known(self.committed)
 
-    def _known(self, state: AnyState | None) -> LogState:
-        if isinstance(state, LogState):
-            return state
-        raise LeaderNotReady(
-            self.problem or "the state of the log is being read", retry_after_ms=RETRY_MS
-        )
+    def _known(self, state: LogState | None) -> LogState:
+        if state is None:
+            why = self.problem or "the state of the log is being read"
+            raise LeaderNotReady(why, retry_after_ms=RETRY_MS)
+        return state
 
     # ---------------------------------------------------------------- before entries are written
 
@@ -459,7 +443,9 @@ class LogStateKeeper:
             # A removed member stays connected for a moment.
             members = _ids(self._raft.status().membership.members())
             unreported = members.intersection(self._host.members_below(level))
-            leaving = set() if membership is None else _leaving(membership)
+            leaving: set[str] = set()
+            if membership is not None:
+                leaving = _ids(membership.old) - _ids((*membership.new, *membership.learners))
             if leaving:
                 # One that is lost for good must not keep everybody from removing it, or another one.
                 unreported = unreported.intersection(_ids(self._raft.connected)) - leaving

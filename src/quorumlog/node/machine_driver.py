@@ -13,7 +13,6 @@ import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import is_full
-from quorumlog.config import StoreConfig
 from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import (
     CommandError,
@@ -39,18 +38,16 @@ from quorumlog.node.machine_runner import (
     MachineFactory,
     MachineRunner,
     Opened,
+    Opening,
     SaveStep,
     SlicedSave,
     Stopped,
     Waiting,
-    open_machine,
 )
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Member
 from quorumlog.node.snapshot_keeper import SnapshotKeeper
 from quorumlog.state_machine import MOST_RESULT_BYTES, Applied, words_of
-from quorumlog.store.ledger_store import ColdRange, LedgerStore
-from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
 
 AppendCallback = Callable[[AppendOutcome], None]
@@ -335,8 +332,6 @@ LONG_MS = 10_000
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
-Readable = Callable[[int, int, int], EntryBatch | ColdRange]
-"""`LedgerNode.readable_range`."""
 Problems = StoreFailure | LedgerError
 
 
@@ -345,25 +340,17 @@ class MachineDriver:
         self,
         name: str,
         factory: MachineFactory,
-        directory: MemberDirectory,
-        host: Host,
-        config: StoreConfig,
-        readable: Readable,
+        member: Member,
         pending: PendingAppends,
-        found: Callable[[DirectoryDamaged], None],
         fetcher: SnapshotFetcher,
-        knows_commit: Callable[[], bool],
     ) -> None:
-        """`found` is called with damage that reading meets. `knows_commit`: see `Reads`."""
         self.name = name
         self._factory = factory
-        self._files = directory.snapshots
-        self._store: LedgerStore = directory.store
-        self._host = host
-        self._readable = readable
-        self._found = found
+        self._files, self._store = member.directory.snapshots, member.store
+        self._member, self._host = member, member.host
+        self._readable = member.readable_range
         self._fetcher = fetcher
-        self.snapshots = SnapshotKeeper(name, directory.snapshots, host, config)
+        self.snapshots = SnapshotKeeper(name, self._files, self._host, member.config.storage)
         self.save_us = Histogram()
         """How long saves took, in microseconds."""
         self._save_began_ms = 0.0
@@ -381,12 +368,11 @@ class MachineDriver:
         self._life = 0
         """Counts how often it was opened: what an earlier one gives counts for nothing."""
         self._is_busy = False
-        self._applying = directory.applying_file(name)
+        self._applying = member.directory.applying_file(name)
         self._ended_within = self._applying.found
         """What the last run was about to apply: entry by entry now, so that if one of them ends the
         process once more, it is known which."""
         self._is_waiting = self._ended_within.is_under_way
-        self._knows_commit = knows_commit
         self._applying_since_ms: float | None = None
         self._orders: tuple[SteppedOver, ...] = ()
         """Those of the log, of all machines, as they were looked at last."""
@@ -461,7 +447,7 @@ class MachineDriver:
             self._heed(orders, committed_index)
         if self.stopped is not None or now_ms < self._retry_ms:
             return
-        if self._is_waiting and self._knows_commit():
+        if self._is_waiting and self._member.raft.reads.knows_commit:
             self._is_waiting, self.lacking = False, ""
         if self._is_waiting:
             self.lacking = (
@@ -561,7 +547,7 @@ class MachineDriver:
     def _read_failed(self, problem: Problems) -> None:
         """The log could not be read just now, or the disk has failed."""
         if isinstance(problem, DirectoryDamaged):
-            self._found(problem)
+            self._member.found(problem)
         elif isinstance(problem, IndexOutOfRange):
             self.rebuild()  # the log begins after what it has applied, or was cut in async mode
         elif not isinstance(problem, RangeDamaged):
@@ -571,20 +557,11 @@ class MachineDriver:
     # ---------------------------------------------------------------- opening
 
     def _open(self, binding: Machine, committed_index: int) -> None:
-        files, store = self._files, self._store
-        self._submit(
-            partial(
-                open_machine,
-                self.name,
-                binding,
-                self._factory,
-                files,
-                store,
-                self._left_outs(committed_index),
-                self._applying,
-            ),
-            self._opened,
+        left_outs = self._left_outs(committed_index)
+        opening = Opening(
+            self.name, binding, self._factory, self._files, self._store, left_outs, self._applying
         )
+        self._submit(opening.run, self._opened)
 
     def _opened(self, result: object) -> None:
         if not isinstance(result, SnapshotsUnavailable):

@@ -450,124 +450,129 @@ class _Failed(Exception):
     """The machine itself has raised."""
 
 
-def open_machine(
-    name: str,
-    binding: Machine,
-    factory: MachineFactory,
-    files: SnapshotFiles,
-    store: LedgerStore,
-    left_outs: LeftOuts,
-    applying: ApplyingFile,
-) -> Opened | Stopped | Lacking | Waiting | SnapshotsUnavailable:
-    """Runs on the apply thread. Raises DirectoryDamaged or RangeDamaged if the log is not readable yet,
-    StoreFailure if the disk fails."""
-    try:
-        files.delete_unfinished(name, left_outs.committed_index)
-        indices = files.indices_of(name)
-        return _opened(name, binding, factory, files, store, indices, left_outs, applying)
-    except SnapshotsUnavailable as unavailable:
-        return unavailable
-    except OSError as error:
-        raise StoreFailure(refusal(files.folder, "read", error)) from error
-    except _Failed as failure:
-        return Stopped(binding.index, binding.index, str(failure))
+class Opening(NamedTuple):
+    """What a machine is opened with."""
 
+    name: str
+    binding: Machine
+    factory: MachineFactory
+    files: SnapshotFiles
+    store: LedgerStore
+    left_outs: LeftOuts
+    applying: ApplyingFile
 
-def _opened(
-    name: str,
-    binding: Machine,
-    factory: MachineFactory,
-    files: SnapshotFiles,
-    store: LedgerStore,
-    indices: list[int],
-    left_outs: LeftOuts,
-    applying: ApplyingFile,
-) -> Opened | Stopped | Lacking | Waiting:
-    machine = _made(factory)
-    kept = _of_machine("asked for its applied index", machine.applied)
-    if kept is not None and not isinstance(kept, Applied):
-        raise _Failed(f"apply returned {type(kept).__name__}, not Applied")
-    outdated = [index for index in indices if _is_outdated(files, name, index, left_outs)]
-    indices = [index for index in indices if index not in outdated]
-    acts_as = None
-    is_kept = kept is not None and kept.index >= binding.index and log_holds(store, kept)
-    if kept is not None and is_kept and not left_outs.contradict(applying.left_out, kept.index):
-        if binding.version > machine.version:
-            # Whether it was kept before the log went over or behind it: it has to stop there.
-            return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
-        acts_as = _kept_version(machine, binding.version)
-    if acts_as is not None:
-        assert kept is not None
-        own = tuple(index for index in indices if index <= kept.index)
-        left_out = left_outs.with_later(applying.left_out)
-        runner = MachineRunner(
-            name, binding.channel, machine, acts_as, applying=applying, left_out=left_out
-        )
-        _keep_results(runner, files, store, own, kept.index)
-        behind = _log_bytes(store, own, kept.index)
-        return Opened(runner, kept.index, kept, own, tuple(outdated), None, (), left_out, behind)
-    if kept is not None:
-        _of_machine("cleared", machine.clear)
-    damaged: list[str] = []
-    useless = list(outdated)
-    ahead: list[int] = []
-    too_new = 0
-    for index in reversed(indices):
-        results: bytes | None = None
+    def run(self) -> Opened | Stopped | Lacking | Waiting | SnapshotsUnavailable:
+        """Runs on the apply thread. Raises DirectoryDamaged or RangeDamaged if the log is not readable
+        yet, StoreFailure if the disk fails."""
         try:
-            reader = files.open(name, index)
-            with closing(reader):
-                if not log_holds(store, Applied(*reader.head.point)):
-                    (ahead if index > left_outs.committed_index else useless).append(index)
-                elif reader.head.version > machine.version:
-                    too_new = too_new or reader.head.version
-                else:
-                    results = reader.read(reader.head.kept_bytes)
-                    _of_machine("loaded", partial(machine.load, reader))
-                    reader.finish()
-                    if reader.head.version:
-                        _of_machine("told its version", partial(machine.act_as, reader.head.version))
-        except SnapshotDamaged as damage:
-            damaged.append(str(damage))
-            useless.append(index)
-            machine = _made(factory)  # the damaged one may have left something in it
+            self.files.delete_unfinished(self.name, self.left_outs.committed_index)
+            return self._opened(self.files.indices_of(self.name))
+        except SnapshotsUnavailable as unavailable:
+            return unavailable
+        except OSError as error:
+            raise StoreFailure(refusal(self.files.folder, "read", error)) from error
+        except _Failed as failure:
+            return Stopped(self.binding.index, self.binding.index, str(failure))
+
+    def _opened(self, indices: list[int]) -> Opened | Stopped | Lacking | Waiting:
+        name, binding, factory, files, store, left_outs, applying = self
+        machine = _made(factory)
+        kept = _of_machine("asked for its applied index", machine.applied)
+        if kept is not None and not isinstance(kept, Applied):
+            raise _Failed(f"apply returned {type(kept).__name__}, not Applied")
+        outdated = [index for index in indices if self._is_outdated(index)]
+        indices = [index for index in indices if index not in outdated]
+        acts_as = None
+        is_kept = kept is not None and kept.index >= binding.index and log_holds(store, kept)
+        if kept is not None and is_kept and not left_outs.contradict(applying.left_out, kept.index):
+            if binding.version > machine.version:
+                # Whether it was kept before the log went over or behind it: it has to stop there.
+                return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
+            acts_as = _kept_version(machine, binding.version)
+        if acts_as is not None:
+            assert kept is not None
+            own = tuple(index for index in indices if index <= kept.index)
+            left_out = left_outs.with_later(applying.left_out)
+            runner = MachineRunner(
+                name, binding.channel, machine, acts_as, applying=applying, left_out=left_out
+            )
+            self._keep_results(runner, own, kept.index)
+            behind = _log_bytes(store, own, kept.index)
+            return Opened(runner, kept.index, kept, own, tuple(outdated), None, (), left_out, behind)
+        if kept is not None:
             _of_machine("cleared", machine.clear)
-            continue
-        if results is None:
-            continue
-        applied = Applied(*reader.head.point)
-        acts_as = reader.head.version
-        left_out = left_outs.with_later(reader.head.left_out)
-        runner = MachineRunner(name, binding.channel, machine, acts_as, results, applying, left_out)
-        older = tuple(each for each in indices if each <= index)
+        damaged: list[str] = []
+        useless = list(outdated)
+        ahead: list[int] = []
+        too_new = 0
+        for index in reversed(indices):
+            results: bytes | None = None
+            try:
+                reader = files.open(name, index)
+                with closing(reader):
+                    if not log_holds(store, Applied(*reader.head.point)):
+                        (ahead if index > left_outs.committed_index else useless).append(index)
+                    elif reader.head.version > machine.version:
+                        too_new = too_new or reader.head.version
+                    else:
+                        results = reader.read(reader.head.kept_bytes)
+                        _of_machine("loaded", partial(machine.load, reader))
+                        reader.finish()
+                        if reader.head.version:
+                            _of_machine("told its version", partial(machine.act_as, reader.head.version))
+            except SnapshotDamaged as damage:
+                damaged.append(str(damage))
+                useless.append(index)
+                machine = _made(factory)  # the damaged one may have left something in it
+                _of_machine("cleared", machine.clear)
+                continue
+            if results is None:
+                continue
+            applied = Applied(*reader.head.point)
+            acts_as = reader.head.version
+            left_out = left_outs.with_later(reader.head.left_out)
+            runner = MachineRunner(name, binding.channel, machine, acts_as, results, applying, left_out)
+            older = tuple(each for each in indices if each <= index)
+            gone = tuple(sorted(useless))
+            return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)
+        begin_index = store.begin.index
+        if too_new:
+            return Stopped(begin_index, begin_index, too_new_reason(name, too_new, machine))
+        if begin_index >= binding.index and ahead:
+            return Waiting(min(ahead))
+        if begin_index >= binding.index:
+            reason = (
+                f"the log begins at index {begin_index + 1}, and no good snapshot of {name} covers the"
+                " earlier entries; the other members are asked for one"
+            )
+            if outdated:
+                reason = f"its state here includes an entry that was stepped over; {reason}"
+            return Lacking(begin_index, reason, tuple(damaged))
+        left_out = left_outs.known
+        runner = MachineRunner(name, binding.channel, machine, 0, applying=applying, left_out=left_out)
         gone = tuple(sorted(useless))
-        return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)
-    begin_index = store.begin.index
-    if too_new:
-        return Stopped(begin_index, begin_index, too_new_reason(name, too_new, machine))
-    if begin_index >= binding.index and ahead:
-        return Waiting(min(ahead))
-    if begin_index >= binding.index:
-        reason = (
-            f"the log begins at index {begin_index + 1}, and no good snapshot of {name} covers the"
-            " earlier entries; the other members are asked for one"
-        )
-        if outdated:
-            reason = f"its state here includes an entry that was stepped over; {reason}"
-        return Lacking(begin_index, reason, tuple(damaged))
-    left_out = left_outs.known
-    runner = MachineRunner(name, binding.channel, machine, 0, applying=applying, left_out=left_out)
-    gone = tuple(sorted(useless))
-    return Opened(runner, binding.index - 1, None, (), gone, None, tuple(damaged), left_out)
+        return Opened(runner, binding.index - 1, None, (), gone, None, tuple(damaged), left_out)
 
+    def _is_outdated(self, index: int) -> bool:
+        """It holds an entry that the machine leaves out. Raises SnapshotsUnavailable."""
+        try:
+            with closing(self.files.open(self.name, index)) as reader:
+                return self.left_outs.contradict(reader.head.left_out, index)
+        except SnapshotDamaged:
+            return False  # its first use finds that out
 
-def _is_outdated(files: SnapshotFiles, name: str, index: int, left_outs: LeftOuts) -> bool:
-    """It holds an entry that the machine leaves out. Raises SnapshotsUnavailable."""
-    try:
-        with closing(files.open(name, index)) as reader:
-            return left_outs.contradict(reader.head.left_out, index)
-    except SnapshotDamaged:
-        return False  # its first use finds that out
+    def _keep_results(self, runner: MachineRunner, indices: tuple[int, ...], index: int) -> None:
+        """A machine keeps its own state, and none of the results that sessions may ask for again: those
+        up to its newest good snapshot are in that; what came behind is unknown. Raises
+        SnapshotsUnavailable."""
+        for at in reversed(indices):
+            try:
+                with closing(self.files.open(self.name, at)) as reader:
+                    if log_holds(self.store, Applied(*reader.head.point)):
+                        runner.take_results(reader.read(reader.head.kept_bytes), is_older=at < index)
+                        return
+            except SnapshotDamaged:
+                continue  # it is found again where the snapshots are verified
 
 
 def _kept_version(machine: StateMachine, bound: int) -> int | None:
@@ -578,21 +583,6 @@ def _kept_version(machine: StateMachine, bound: int) -> int | None:
     if not isinstance(version, int) or not 0 < version <= machine.version:
         raise _Failed(f"the version that it has kept is {version!r}, and it has {machine.version}")
     return version
-
-
-def _keep_results(
-    runner: MachineRunner, files: SnapshotFiles, store: LedgerStore, indices: tuple[int, ...], index: int
-) -> None:
-    """A machine keeps its own state, and none of the results that sessions may ask for again: those up
-    to its newest good snapshot are in that; what came behind is unknown. Raises SnapshotsUnavailable."""
-    for at in reversed(indices):
-        try:
-            with closing(files.open(runner.name, at)) as reader:
-                if log_holds(store, Applied(*reader.head.point)):
-                    runner.take_results(reader.read(reader.head.kept_bytes), is_older=at < index)
-                    return
-        except SnapshotDamaged:
-            continue  # it is found again where the snapshots are verified
 
 
 def _made(factory: MachineFactory) -> StateMachine:

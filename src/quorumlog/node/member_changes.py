@@ -8,58 +8,18 @@ from typing import NamedTuple
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role, RoleChange
-from quorumlog.entry import EntryId, EntryKind, Replica
+from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, TransferFailed
-from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.ports import Member
 from quorumlog.node.transfers import TransferOutcome, Transfers
 
 LOOK_MS = 500
 RETRY_MS = 500
 
 
-class LostDirectories:
-    def __init__(self, raft: RaftNode, log_state: LogStateKeeper) -> None:
-        self._raft = raft
-        self._log_state = log_state
-        self._away_since_ms: dict[Replica, float] = {}
-        """Of members that are not connected, as long as this one leads."""
-        self._next_look_ms = 0.0
-
-    def role_changed(self) -> None:
-        self._away_since_ms.clear()
-
-    def replaceable(self, now_ms: float, after_ms: int) -> Replica | None:
-        """The new directory, which is connected, of a member whose old one was away for `after_ms`."""
-        if now_ms < self._next_look_ms or self._raft.role is not Role.LEADER:
-            return None
-        self._next_look_ms = now_ms + LOOK_MS
-        status, connected = self._raft.status(), self._raft.connected
-        self._away_since_ms = {
-            each: self._away_since_ms.get(each, now_ms)
-            for each in (*status.membership.new, *status.membership.learners)
-            if each != status.replica and each not in connected
-        }
-        state = self._log_state.appended
-        if state is None:
-            return None  # nobody can tell who was replaced before
-        replaced = () if state.membership is None else state.membership.replaced
-        known = {*self._raft.members.ever_known, *replaced}
-        fresh = {replica.member_id: replica for replica in connected if replica not in known}
-        return next(
-            (
-                fresh[each.member_id]
-                for each, since_ms in self._away_since_ms.items()
-                if now_ms - since_ms >= after_ms > 0 and each.member_id in fresh
-            ),
-            None,
-        )
-
-
-# ----------------------------------------------------------------
-# MemberChanges: from what is asked for to the membership that a leader proposes, and to its end.
+# From what is asked for to the membership that a leader proposes, and to its end.
 #
 #     add          a directory that is connected becomes a learner
 #     promote      a learner that has caught up becomes a voter
@@ -97,20 +57,11 @@ MemberOutcome = Membership | LedgerError
 
 
 class MemberChanges:
-    def __init__(
-        self,
-        config: GroupConfig,
-        raft: RaftNode,
-        transfers: Transfers,
-        log_state: LogStateKeeper,
-        propose: Callable[[ControlBody], EntryId],
-        refusal_unless_leading: Callable[[], LedgerError | None],
-    ) -> None:
-        self._raft = raft
+    def __init__(self, member: Member, transfers: Transfers, log_state: LogStateKeeper) -> None:
+        self._member = member
+        self._raft = raft = member.raft
         self._transfers = transfers
         self._log_state = log_state
-        self._propose = propose
-        self._refusal_unless_leading = refusal_unless_leading
         self._done: Callable[[MemberOutcome], None] | None = None
         """Of the change that is under way, if somebody waits for it."""
         self._now_ms = 0.0
@@ -118,8 +69,10 @@ class MemberChanges:
         self._looked_at: tuple[int, bool] | None = None
         self.problem = ""
         """In a sentence; empty if there is none."""
-        self._lost = LostDirectories(raft, log_state)
-        self.configure(config)
+        self._away_since_ms: dict[Replica, float] = {}
+        """Of members that are not connected, as long as this one leads."""
+        self._next_look_ms = 0.0
+        self.configure(member.config)
 
     def configure(self, config: GroupConfig) -> None:
         self._auto_replace_after_ms = config.auto_replace_after_ms
@@ -173,7 +126,7 @@ class MemberChanges:
     def request(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
         """`done` gets one outcome; of a change that is made, once it is committed."""
         self._end_if_committed()
-        refusal = self._refusal_unless_leading()
+        refusal = self._member.refusal_unless_leading()
         if refusal is not None:
             done(refusal)
             return
@@ -190,7 +143,7 @@ class MemberChanges:
             elif change.operation is MemberOperation.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
-                self._propose(body)
+                self._member.propose_control(body)
                 self._done = done
         except LedgerError as error:
             done(error)
@@ -301,7 +254,7 @@ class MemberChanges:
                 done(outcome)
             else:
                 again = MembershipRefused(f"{self._own_id} leads again", retry_after_ms=RETRY_MS)
-                done(self._refusal_unless_leading() or again)
+                done(self._member.refusal_unless_leading() or again)
 
         self._transfers.request(
             nearest.replica.member_id, self._now_ms, handed_over, "it is to be removed"
@@ -324,7 +277,7 @@ class MemberChanges:
         due = self._raft.members.due()
         if due is not None:
             try:
-                self._propose(self._log_state.membership_body(due))
+                self._member.propose_control(self._log_state.membership_body(due))
             except LedgerError:
                 return  # no space, or the state is not known: the next turn tries again
         self._end_if_committed()
@@ -332,11 +285,39 @@ class MemberChanges:
     def _replace_lost(self) -> None:
         """Without an operator: refused as long as the new directory has not caught up, or while too few
         of the others answer, and asked again then."""
-        fresh = self._lost.replaceable(self._now_ms, self._auto_replace_after_ms)
+        fresh = self._replaceable()
         if fresh is not None and self._done is None:
             member_id, directory_id = fresh
             change = MemberChange(MemberOperation.REPLACE, member_id, directory_id=directory_id)
             self.request(change, lambda outcome: None)
+
+    def _replaceable(self) -> Replica | None:
+        """The new directory, which is connected, of a member whose old one was away for
+        `auto_replace_after_ms`."""
+        now_ms, after_ms = self._now_ms, self._auto_replace_after_ms
+        if now_ms < self._next_look_ms or self._raft.role is not Role.LEADER:
+            return None
+        self._next_look_ms = now_ms + LOOK_MS
+        status, connected = self._raft.status(), self._raft.connected
+        self._away_since_ms = {
+            each: self._away_since_ms.get(each, now_ms)
+            for each in (*status.membership.new, *status.membership.learners)
+            if each != status.replica and each not in connected
+        }
+        state = self._log_state.appended
+        if state is None:
+            return None  # nobody can tell who was replaced before
+        replaced = () if state.membership is None else state.membership.replaced
+        known = {*self._raft.members.ever_known, *replaced}
+        fresh = {replica.member_id: replica for replica in connected if replica not in known}
+        return next(
+            (
+                fresh[each.member_id]
+                for each, since_ms in self._away_since_ms.items()
+                if now_ms - since_ms >= after_ms > 0 and each.member_id in fresh
+            ),
+            None,
+        )
 
     def _end_if_committed(self) -> None:
         if self._done is not None and self._is_committed:
@@ -348,7 +329,7 @@ class MemberChanges:
         return not status.membership.is_joint and status.membership_index <= status.committed_index
 
     def role_changed(self, change: RoleChange) -> None:
-        self._lost.role_changed()
+        self._away_since_ms.clear()
         if change.role is Role.LEADER or self._done is None:
             return
         if self._is_committed:

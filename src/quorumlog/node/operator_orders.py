@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.entry import EntryId
 from quorumlog.errors import ClockNotReset, LeaderNotReady, LedgerError, LevelNotReported, OutcomeUnknown
 from quorumlog.figures import now
-from quorumlog.log_state.control_entries import LEVEL, ClockReset, ControlBody, LevelReached
+from quorumlog.log_state.control_entries import LEVEL, ClockReset, LevelReached
 from quorumlog.log_state.log_state import Reset
 from quorumlog.log_state.users import UserOrder, change_of
 from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.ports import Member
 
 MOST_APART_MS = 60_000
 """Clocks of a quorum may differ by so much from the time that a reset says."""
@@ -33,20 +32,10 @@ UsersOutcome = int | LedgerError
 
 
 class OperatorOrders:
-    def __init__(
-        self,
-        raft: RaftNode,
-        log_state: LogStateKeeper,
-        refusal_unless_leading: Callable[[], LedgerError | None],
-        propose: Callable[[ControlBody], EntryId],
-        election_timeout_ms: int,
-    ) -> None:
-        """`propose`: see `BatchFormer.propose_control`."""
-        self._silent_ms = election_timeout_ms
-        self._raft = raft
+    def __init__(self, member: Member, log_state: LogStateKeeper) -> None:
+        self._member = member
+        self._raft = member.raft
         self._log_state = log_state
-        self._refusal_unless_leading = refusal_unless_leading
-        self._propose = propose
         self._written: list[tuple[int, Callable[[], None], Callable[[LedgerError], None]]] = []
         """(index, callback for "committed" or "not known"), by index."""
 
@@ -55,7 +44,7 @@ class OperatorOrders:
         try:
             self._refuse_unless_leading()
             time_ms = self._agreed_ms()
-            index = self._propose(ClockReset(time_ms)).index
+            index = self._member.propose_control(ClockReset(time_ms)).index
         except LedgerError as error:
             done(error)
         else:
@@ -69,7 +58,7 @@ class OperatorOrders:
                 done(FinishedUpgrade(-1, LEVEL))
                 return
             self._refuse_unless_all_answer()
-            index = self._propose(LevelReached(LEVEL)).index
+            index = self._member.propose_control(LevelReached(LEVEL)).index
         except LedgerError as error:
             done(error)
         else:
@@ -82,26 +71,26 @@ class OperatorOrders:
         try:
             self._refuse_unless_leading()
             change = change_of(self._log_state.appended_state().users, order, secret)
-            index = self._propose(change).index
+            index = self._member.propose_control(change).index
         except LedgerError as error:
             done(error)
         else:
             self._written.append((index, lambda: done(index), done))
 
     def _refuse_unless_leading(self) -> None:
-        refusal = self._refusal_unless_leading()
+        refusal = self._member.refusal_unless_leading()
         if refusal is not None:
             raise refusal
 
     def _refuse_unless_all_answer(self) -> None:
         """Who is away may run another release when it comes back than it has told."""
-        status = self._raft.status()
+        status, silent_ms = self._raft.status(), self._member.config.consensus.election_timeout_ms
         connected = self._raft.connected
         silent = [
             each.member_id
             for each in status.membership.members()
             if each != status.replica
-            and (each not in connected or status.answered_ms_ago.get(each, math.inf) > self._silent_ms)
+            and (each not in connected or status.answered_ms_ago.get(each, math.inf) > silent_ms)
         ]
         members = status.membership.members()
         for other in connected:

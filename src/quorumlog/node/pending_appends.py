@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
-from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
+from quorumlog.errors import LedgerError, OutcomeUnknown, PendingFull, Refused, RequestTimeout
 from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.measures import Histogram
 from quorumlog.node.ports import EntryStamper
 
 AppendOutcome = AppendReceipt | LedgerError
+RETRY_FULL_MS = 20
 
 
 class SessionPlace(NamedTuple):
@@ -126,6 +127,14 @@ class PendingAppends:
         self._judged: dict[PendingAppend, tuple[float, AppendOutcome]] = {}
         """append -> (index, outcome): because of this entry, once it is committed. Infinity: no majority
         has confirmed yet that this member may judge."""
+
+    def full(self, most_bytes: int) -> PendingFull:
+        """The refusal of what would go above `max_uncommitted_bytes`."""
+        return PendingFull(
+            f"{self.proposed_bytes + self.queued_bytes} bytes wait for commit (max_uncommitted_bytes"
+            f" {most_bytes})",
+            retry_after_ms=RETRY_FULL_MS,
+        )
 
     def queue(self, append: PendingAppend, now_ms: float) -> None:
         if not self.queued:

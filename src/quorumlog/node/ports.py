@@ -1,4 +1,4 @@
-"""A node's interface to its host."""
+"""A node's interface to its host, and to its parts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from quorumlog.batch import EntryBatch
+from quorumlog.config import GroupConfig
+from quorumlog.consensus.messages import AnyPeerMessage
+from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
-from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
 from quorumlog.header_array import Int64Array
+from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.log_state.log_state import LostRange
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.node.housekeeping import Housekeeping
+from quorumlog.store.ledger_store import ColdRange, LedgerStore, LogStart
+from quorumlog.store.member_directory import MemberDirectory
 
 T = TypeVar("T")
 
@@ -103,6 +109,42 @@ class Host(Protocol):
 
     def weakest_durability(self, own: Durability) -> Durability:
         """The weakest of this member's and the connected voters' flush modes."""
+
+
+class Member(Protocol):
+    """The interface of `LedgerNode` to its parts."""
+
+    config: GroupConfig
+    directory: MemberDirectory
+    store: LedgerStore
+    replica: Replica
+    host: Host
+    raft: RaftNode
+    housekeeping: Housekeeping
+    committed_index: int
+    durable_committed_index: int
+
+    def carry_out_all(self) -> None:
+        """Bring the store, and the state of the log, to where the core is."""
+
+    def hold(self, save: Callable[[], None], then: Callable[[LedgerError | None], None]) -> None: ...
+
+    def receive(self, message: AnyPeerMessage) -> None: ...
+
+    def found(self, damage: DirectoryDamaged) -> None:
+        """A read has met damage."""
+
+    def readable_range(
+        self, first_index: int, stop_index: int, limit_bytes: int
+    ) -> EntryBatch | ColdRange: ...
+
+    def propose_control(self, body: ControlBody) -> EntryId: ...
+
+    def confirm_leadership(
+        self, done: Callable[[LedgerError | None], None], owner: object = None
+    ) -> None: ...
+
+    def refusal_unless_leading(self) -> LedgerError | None: ...
 
 
 def raise_failure(result: object) -> None:

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import GroupConfig
-from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.entry import AppendReceipt, EntryId, EntryKind, EntryRange
+from quorumlog.entry import AppendReceipt, EntryKind, EntryRange
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     AlreadyCommitted,
@@ -26,7 +24,6 @@ from quorumlog.errors import (
     LeaderNotReady,
     LedgerError,
     LevelNotReported,
-    PendingFull,
     ProducerExpired,
     ProducerFenced,
     SequenceGap,
@@ -35,25 +32,20 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import (
     MOST_PRODUCERS,
     TOKEN_BYTES,
-    ControlBody,
     OpenProducer,
     ProducerBatch,
     ProducerEpoch,
     encode_batch,
     encode_body,
 )
-from quorumlog.log_state.log_state import LogState
 from quorumlog.log_state.producers import ProducerRange, Producers, SessionRecord
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
-from quorumlog.node.ports import Host
-from quorumlog.node.reading import Confirmed
-from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.node.ports import Member
 
 T = TypeVar("T")
 LONGEST_NAME = 255
 RETRY_MS = 5
-RETRY_FULL_MS = 20
 RETRY_LEVEL_MS = 100
 
 
@@ -84,33 +76,12 @@ class Judged(NamedTuple):
     it."""
 
 
-class Node(Protocol):
-    """The part of `LedgerNode` that it needs."""
-
-    config: GroupConfig
-    directory: MemberDirectory
-
-    def confirm_leadership(self, done: Confirmed, owner: object) -> None: ...
-    def propose_control(self, body: ControlBody) -> EntryId: ...
-
-
 class ProducerSessions:
-    def __init__(
-        self,
-        raft: RaftNode,
-        pending: PendingAppends,
-        log_state: LogStateKeeper,
-        host: Host,
-        node: Node,
-        carry_out: Callable[[], None],
-    ) -> None:
-        """`carry_out` has the state of the log follow all that is proposed."""
-        self._raft = raft
+    def __init__(self, member: Member, pending: PendingAppends, log_state: LogStateKeeper) -> None:
+        self._member = member
+        self._raft = member.raft
         self._pending = pending
         self._log_state = log_state
-        self._host = host
-        self._node = node
-        self._carry_out = carry_out
 
     # ---------------------------------------------------------------- appends
 
@@ -181,7 +152,7 @@ class ProducerSessions:
         return None
 
     def _receipt(self, ranges: Sequence[ProducerRange]) -> AppendReceipt:
-        durability = self._host.weakest_durability(self._node.directory.durability)
+        durability = self._member.host.weakest_durability(self._member.directory.durability)
         return AppendReceipt.of_ranges([_entry_range(each) for each in ranges], durability)
 
     def answer(self, judged: Sequence[Judged]) -> None:
@@ -190,7 +161,7 @@ class ProducerSessions:
             index = self._raft.ledger_end.index if by_index is None else by_index
             self._pending.answer_once_confirmed(append, outcome)
             confirmed = partial(self._confirmed, append, outcome, index)
-            self._node.confirm_leadership(confirmed, append.owner)
+            self._member.confirm_leadership(confirmed, append.owner)
 
     def _confirmed(
         self, append: PendingAppend, outcome: AppendOutcome, index: int, refusal: LedgerError | None
@@ -215,7 +186,7 @@ class ProducerSessions:
         seen_index: int | None = None,
     ) -> None:
         """Begin a producer's epoch and end its current one. `seen_index`: see `ConnectProducer`."""
-        self._carry_out()
+        self._member.carry_out_all()
         try:
             _check(producer, token)
             producers = self._producers()
@@ -262,7 +233,7 @@ class ProducerSessions:
         owner: object,
     ) -> None:
         """The session of that epoch is to end, with all that is known of the producer."""
-        self._carry_out()
+        self._member.carry_out_all()
         try:
             session = self._producers().get(producer)
         except LedgerError as error:
@@ -310,17 +281,15 @@ class ProducerSessions:
     @property
     def count(self) -> int:
         """Of the sessions, as far as committed; -1 where it is not known."""
-        states = self._log_state.states
-        if states is None or not isinstance(states.committed, LogState):
-            return -1
-        return states.committed.producers.count
+        state = self._log_state.committed
+        return -1 if state is None else state.producers.count
 
     def _producers(self) -> Producers:
         """Of the whole log. Raises LeaderNotReady."""
-        states = self._log_state.states
-        if states is None or not isinstance(states.appended, LogState):
+        state = self._log_state.appended
+        if state is None:
             raise LeaderNotReady("the state of the log is not known yet", retry_after_ms=RETRY_MS)
-        return states.appended.producers
+        return state.producers
 
     def _ask(
         self,
@@ -331,15 +300,15 @@ class ProducerSessions:
         """By what is committed, once a majority has confirmed the leader."""
 
         def confirmed(refusal: LedgerError | None) -> None:
-            states = self._log_state.states
+            state = self._log_state.committed
             if refusal is not None:
                 done(refusal)
-            elif states is None or not isinstance(states.committed, LogState):
+            elif state is None:
                 done(LeaderNotReady("the state of the log is not known yet", retry_after_ms=RETRY_MS))
             else:
-                done(look(states.committed.producers, states.committed_index))
+                done(look(state.producers, self._log_state.committed_index))
 
-        self._node.confirm_leadership(confirmed, owner)
+        self._member.confirm_leadership(confirmed, owner)
 
     def _answer_certainly(
         self,
@@ -374,8 +343,11 @@ class ProducerSessions:
         append = PendingAppend(None, deadline_ms, written, owner)
         append.size_bytes = HEADER_BYTES + len(encode_body(body))
         try:
-            self._check_room_for(append.size_bytes)
-            entry = self._node.propose_control(body)
+            waiting = self._pending.proposed_bytes + self._pending.queued_bytes
+            most = self._member.config.max_uncommitted_bytes
+            if waiting and waiting + append.size_bytes > most:
+                raise self._pending.full(most)
+            entry = self._member.propose_control(body)
         except LevelNotReported as error:
             # A member that is down has not said what it knows; it may be back in a moment.
             done(LeaderNotReady(str(error), retry_after_ms=RETRY_LEVEL_MS))
@@ -384,16 +356,6 @@ class ProducerSessions:
             done(error)
             return
         self._pending.propose([append], entry)
-
-    def _check_room_for(self, size_bytes: int) -> None:
-        """Raises PendingFull, as for an append."""
-        waiting = self._pending.proposed_bytes + self._pending.queued_bytes
-        most = self._node.config.max_uncommitted_bytes
-        if waiting and waiting + size_bytes > most:
-            raise PendingFull(
-                f"{waiting} bytes wait for commit (max_uncommitted_bytes {most})",
-                retry_after_ms=RETRY_FULL_MS,
-            )
 
 
 def _entry_range(each: ProducerRange) -> EntryRange:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.errors import (
@@ -34,7 +34,6 @@ from quorumlog.log_state.control_entries import (
     READER_NAME,
     READER_NAMES,
     SKIPPED_LEVEL,
-    ControlBody,
     ControlEntry,
     Hold,
     ReaderPosition,
@@ -42,8 +41,7 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.log_state.log_state import MOST_READERS, LogState, Reader, advanced, outdates
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.reading import Confirmed
-from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.node.ports import Member
 
 NEVER = float("inf")
 JOIN_MS = 100
@@ -83,11 +81,10 @@ MoveOutcome = MovedReader | LedgerError
 MoveCallback = Callable[[MoveOutcome], None]
 
 
-class _WaitingMove:
-    def __init__(self, move: ReaderMove, done: MoveCallback, owner: object) -> None:
-        self.move = move
-        self.done = done
-        self.owner = owner
+class _WaitingMove(NamedTuple):
+    move: ReaderMove
+    done: MoveCallback
+    owner: Any
 
 
 class _Written(NamedTuple):
@@ -102,29 +99,11 @@ class _Judged(NamedTuple):
     outcome: MoveOutcome
 
 
-class _EntryPlan(NamedTuple):
-    """An entry with moves, and the answers to them."""
-
-    positions: list[ReaderPosition]
-    answers: list[tuple[MoveCallback, MovedReader]]
-    judged: list[_Judged]
-
-
 class ReaderMoves:
-    def __init__(
-        self,
-        store: LedgerStore,
-        log_state: LogStateKeeper,
-        refusal_unless_leading: Callable[[], LedgerError | None],
-        propose: Callable[[ControlBody], EntryId],
-        confirm: Callable[[Confirmed, object], None],
-    ) -> None:
-        """`propose`: see `BatchFormer.propose_control`; `confirm`: `LedgerNode.confirm_leadership`."""
-        self._store = store
+    def __init__(self, member: Member, log_state: LogStateKeeper) -> None:
+        self._member = member
+        self._store = member.store
         self._log_state = log_state
-        self._refusal_unless_leading = refusal_unless_leading
-        self._propose = propose
-        self._confirm = confirm
         self.queue: list[_WaitingMove] = []
         self._written: list[_Written] = []
         """By index."""
@@ -135,7 +114,7 @@ class ReaderMoves:
     def move(self, move: ReaderMove, done: MoveCallback, owner: object = None) -> None:
         """`done` gets the reader's position once committed, or the refusal; nothing if `discard` comes
         first."""
-        refusal = self._refusal_unless_leading()
+        refusal = self._member.refusal_unless_leading()
         if refusal is not None:
             done(refusal)
         elif not re.match(READER_NAME, move.name):
@@ -186,7 +165,7 @@ class ReaderMoves:
         positions, answers, judged = self._judge(state)
         if positions:
             try:
-                entry = self._propose(ReaderPositions(tuple(positions)))
+                entry = self._member.propose_control(ReaderPositions(tuple(positions)))
             except LedgerError as error:
                 for done in [done for done, _ in answers] + [each.waiting.done for each in judged]:
                     done(error)
@@ -198,7 +177,7 @@ class ReaderMoves:
             self._written.append(_Written(entry, answers))
         for each in judged:
             confirmed = partial(self._confirmed, each, self._store.end.index)
-            self._confirm(confirmed, each.waiting.owner)
+            self._member.confirm_leadership(confirmed, each.waiting.owner)
 
     def _confirmed(self, judged: _Judged, index: int, refusal: LedgerError | None) -> None:
         if refusal is not None:
@@ -212,8 +191,10 @@ class ReaderMoves:
         else:
             self._judged.append((index, judged))
 
-    def _judge(self, state: LogState) -> _EntryPlan:
-        """As much of the queue as one entry takes."""
+    def _judge(
+        self, state: LogState
+    ) -> tuple[list[ReaderPosition], list[tuple[MoveCallback, MovedReader]], list[_Judged]]:
+        """As much of the queue as one entry takes: what it says, and the answers to the moves."""
         positions: list[ReaderPosition] = []
         answers = []
         judged: list[_Judged] = []
@@ -251,7 +232,7 @@ class ReaderMoves:
             else:
                 judged.append(_Judged(waiting, moved))
         del self.queue[:taken]
-        return _EntryPlan(positions, answers, judged)
+        return positions, answers, judged
 
     def _judged_by(self, state: LogState, move: ReaderMove, changed_index: int) -> ReaderPosition | None:
         """What is written of it; None: it changes nothing. Raises why not."""

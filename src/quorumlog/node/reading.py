@@ -21,10 +21,11 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.header_array import Int64Array
-from quorumlog.log_state.log_state import LogState, Resets
-from quorumlog.node.ports import Host
+from quorumlog.log_state.log_state import Resets
+from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.ports import Member
 from quorumlog.node.sending import RecentBatches
-from quorumlog.store.ledger_store import ColdRange, LedgerStore
+from quorumlog.store.ledger_store import ColdRange
 from quorumlog.store.log_begin import LOOK_ENTRIES, Mark, StoredLog, mark_at_index, mark_at_time, mark_of
 
 # ---------------------------------------------------------------- Confirmations
@@ -73,13 +74,10 @@ class Confirmations:
 
 
 class ReadableLog:
-    def __init__(
-        self, raft: RaftNode, store: LedgerStore, recent: RecentBatches, member_id: str
-    ) -> None:
-        self._raft = raft
-        self._store = store
+    def __init__(self, member: Member, recent: RecentBatches) -> None:
+        self._raft, self._store = member.raft, member.store
         self._recent = recent
-        self._member_id = member_id
+        self._member_id = member.config.member_id
 
     def find(
         self, first_index: int, stop_index: int, limit_bytes: int, committed_index: int
@@ -138,12 +136,9 @@ COUNTED_ENTRIES = 1 << 20
 
 
 class ReaderLags:
-    def __init__(
-        self, store: LedgerStore, host: Host, found_damage: Callable[[DirectoryDamaged], None]
-    ) -> None:
-        self._store = store
-        self._host = host
-        self._found_damage = found_damage
+    def __init__(self, member: Member) -> None:
+        self._store, self._host = member.store, member.host
+        self._found_damage = member.found
 
     def count(
         self, positions: Sequence[int], stop_index: int, done: Callable[[list[int]], None]
@@ -187,36 +182,27 @@ RETRY_MS = 20
 
 
 class MarkFinder:
-    def __init__(
-        self,
-        store: LedgerStore,
-        host: Host,
-        committed: Callable[[], tuple[LogState | None, int]],
-        found_damage: Callable[[DirectoryDamaged], None],
-    ) -> None:
-        """`committed`: the committed index, and the log's state up to there, None while it is not
-        known."""
-        self._store = store
-        self._host = host
-        self._committed = committed
-        self._found_damage = found_damage
+    def __init__(self, member: Member, log_state: LogStateKeeper) -> None:
+        self._member = member
+        self._store = member.store
+        self._log_state = log_state
         self._waiting = 0
 
     @property
     def newest(self) -> Mark | None:
         """The last committed one; None: there is none, or the log's state is not known."""
-        state, _ = self._committed()
+        state = self._log_state.committed
         return None if state is None else mark_of(state)
 
     @property
     def clock_resets(self) -> Resets:
         """Committed ones; none while the log's state is not known."""
-        state, _ = self._committed()
+        state = self._log_state.committed
         return () if state is None else state.clock_resets
 
     def at_index(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
         """See `mark_at_index`; of the last committed entry, where that comes sooner."""
-        state, committed_index = self._committed()
+        state, committed_index = self._log_state.committed, self._member.committed_index
         index = min(index, committed_index)
         if state is not None and state.time_index <= index:
             done(mark_of(state))
@@ -226,7 +212,7 @@ class MarkFinder:
     def at_data_from(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
         """The same of the first data at or after `index`: a reader at the log's begin or below, before
         the first mark, waits for an entry that has one."""
-        state, committed_index = self._committed()
+        state, committed_index = self._log_state.committed, self._member.committed_index
         if state is not None and state.time_index <= index:
             done(mark_of(state))
         else:
@@ -241,7 +227,7 @@ class MarkFinder:
 
     def at_time(self, time_ms: int, done: Callable[[MarkOutcome], None]) -> None:
         """See `mark_at_time`; of committed entries."""
-        state, committed_index = self._committed()
+        state, committed_index = self._log_state.committed, self._member.committed_index
         if state is not None and (state.time_ms is None or state.time_ms <= time_ms):
             done(mark_of(state))
         else:
@@ -270,11 +256,11 @@ class MarkFinder:
         def found(result: Mark | StoreFailure | LedgerError | None) -> None:
             self._waiting -= 1
             if isinstance(result, DirectoryDamaged):
-                self._found_damage(result)
+                self._member.found(result)
                 done(RangeDamaged(str(result)))
             elif isinstance(result, StoreFailure):
                 raise result
             else:
                 done(result)
 
-        self._host.read_later(look, found)
+        self._member.host.read_later(look, found)

@@ -10,13 +10,12 @@ import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import RangeRequest, RangeResponse
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LedgerError, ProtocolViolation, StoreFailure
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Member
 from quorumlog.node.sending import read_sound
-from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore, LogStart
+from quorumlog.store.ledger_store import DamagedRange, Examination, LogStart
 from quorumlog.store.state_files import decode_start, encode_start
 
 # ---------------------------------------------------------------- Scrubber
@@ -45,22 +44,11 @@ class ScrubStatus(NamedTuple):
 
 
 class Scrubber:
-    def __init__(
-        self,
-        bytes_per_second: int,
-        start_delay_ms: int,
-        store: LedgerStore,
-        host: Host,
-        repairer: Repairer,
-        now_ms: float,
-        tick_soon: Callable[[], None],
-    ) -> None:
-        """`bytes_per_second` 0: off. `tick_soon`: `tick` has something to do in the turn that is under
-        way."""
-        self._tick_soon = tick_soon
+    def __init__(self, member: Member, repairer: Repairer, bytes_per_second: int, now_ms: float) -> None:
+        """`bytes_per_second` 0: off."""
+        self._store, self._host = member.store, member.host
+        self._tick_soon = member.housekeeping.stir
         self._bytes_per_second = bytes_per_second
-        self._store = store
-        self._host = host
         self._repairer = repairer
         self._next_index = -1
         """Of the pass under way; -1 while it rests."""
@@ -75,7 +63,8 @@ class Scrubber:
         self._has_failed = False
         """This pass met such damage."""
         self._stepped_ms = now_ms
-        self._next_step_ms = now_ms + start_delay_ms if bytes_per_second else NEVER
+        start_ms = now_ms + member.config.storage.scrub_start_delay_ms
+        self._next_step_ms = start_ms if bytes_per_second else NEVER
 
     def configure(self, bytes_per_second: int, now_ms: float) -> None:
         """A pass under way continues at the new pace, or pauses while it is 0."""
@@ -174,28 +163,13 @@ damaged ranges."""
 
 
 class Repairer:
-    def __init__(
-        self,
-        replica: Replica,
-        raft: RaftNode,
-        store: LedgerStore,
-        host: Host,
-        carry_out: Callable[[], None],
-        stored_term: Callable[[], int],
-        give_up_below: Callable[[LogStart], None],
-        tick_soon: Callable[[], None],
-    ) -> None:
-        """`carry_out`: bring the store up to the core. `stored_term`: of this disk; the core's may be
-        one that the next Ready stores. `give_up_below`: another member's log begins with this start, and
-        no member has earlier entries. `tick_soon`: `tick` has something to do in the turn that is under
-        way."""
-        self._tick_soon = tick_soon
-        self._replica = replica
-        self._raft = raft
-        self._store = store
-        self._host = host
-        self._carry_out = carry_out
-        self._stored_term = stored_term
+    def __init__(self, member: Member, give_up_below: Callable[[LogStart], None]) -> None:
+        """`give_up_below`: another member's log begins with this start, and no member has earlier
+        entries."""
+        self._tick_soon = member.housekeeping.stir
+        self._replica, self._directory = member.replica, member.directory
+        self._raft, self._store, self._host = member.raft, member.store, member.host
+        self._carry_out = member.carry_out_all
         self._give_up_below = give_up_below
         self._is_examining = False
         self._is_saving = False
@@ -230,6 +204,11 @@ class Repairer:
         self._refused = ""
         """Why the newest piece that was no good was none."""
         self._retry_at_ms = 0.0
+
+    @property
+    def _stored_term(self) -> int:
+        """Of this disk; the core's may be one that the next Ready stores."""
+        return self._directory.hard_state.term
 
     # ---------------------------------------------------------------- finding
 
@@ -350,7 +329,7 @@ class Repairer:
         self._sent_ms, self._deadline_ms = now_ms, now_ms + self._timeout_ms_of
         request = RangeRequest(
             sender=self._replica,
-            term=self._stored_term(),
+            term=self._stored_term,
             number=self._number,
             first_index=damaged.first_index,
             last=damaged.last.entry_id,
@@ -505,7 +484,7 @@ class Repairer:
     ) -> None:
         response = RangeResponse(
             sender=self._replica,
-            term=self._stored_term(),
+            term=self._stored_term,
             number=request.number,
             count=0 if entries is None else entries.count,
             batch=entries,

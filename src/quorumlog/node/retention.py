@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.config import GroupConfig
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import PeerStatus, Role
-from quorumlog.entry import EntryId, EntryKind, Replica
+from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import DirectoryDamaged, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.figures import now
-from quorumlog.log_state.control_entries import ControlBody, Hold, Keep
+from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import (
     LogState,
     LostRange,
@@ -25,12 +23,12 @@ from quorumlog.log_state.log_state import (
     decode_time,
     said_ms,
 )
+from quorumlog.node.installing import LogDrops
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Member
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.log_begin import Mark, mark_of
-from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.segments import INDEX_UNIT_BYTES
 
 # ----------------------------------------------------------------
@@ -218,10 +216,8 @@ def kept_segments(
 ) -> list[KeptSegment]:
     """Oldest first. `keep_from_index`: of the whole log, and of its committed part."""
     segments = []
-    first_index, left_bytes = (
-        log.first_index,
-        log.bytes_behind(SegmentBoundary(log.first_index, log.position, None)),
-    )
+    first_index = log.first_index
+    left_bytes = log.bytes_behind(SegmentBoundary(first_index, log.position, None))
     for boundary in log.boundaries:
         stop_index, behind_bytes = boundary.first_index, log.bytes_behind(boundary)
         reasons: tuple[str, ...]
@@ -257,11 +253,8 @@ def _wish(log: LogShape, policy: Policy, clock_ms: int, compacted: int | None) -
         first_index = log.first_index if compacted is None else max(compacted + 1, log.first_index)
         wishes.append(Limit(first_index, "not in two snapshots of every state machine"))
     if policy.reserved_ms:
-        expired = [
-            b
-            for b in log.boundaries
-            if policy.expires_now and _age_ms(b, clock_ms) >= policy.reserved_ms
-        ]
+        old = [b for b in log.boundaries if _age_ms(b, clock_ms) >= policy.reserved_ms]
+        expired = old if policy.expires_now else []
         hours = f"younger than file_reserved_hours ({policy.reserved_ms // HOUR_MS})"
         wishes.append(Limit(expired[-1].first_index if expired else log.first_index, hours))
     if policy.reserved_bytes:
@@ -317,9 +310,8 @@ def _archives(state: LogState, policy: Policy) -> list[Limit]:
     if policy.is_archived and not archives:
         return [Limit(0, "retention = archived, and no archive is known")]
     if policy.is_archived and not archives_with_chain(state):
-        archives.append(
-            Limit(0, ("retention = archived, and no archive has recorded the chain at its end"))
-        )
+        why = "retention = archived, and no archive has recorded the chain at its end"
+        archives.append(Limit(0, why))
     return archives
 
 
@@ -362,28 +354,12 @@ class WhyKept(NamedTuple):
     """Of the disk."""
 
 
-class RetainingMember(Protocol):
-    """The part of `LedgerNode` that it needs."""
-
-    config: GroupConfig
-    directory: MemberDirectory
-    raft: RaftNode
-    log_state: LogStateKeeper
-    durable_committed_index: int
-
-    @property
-    def is_dropping(self) -> bool: ...
-
-    def propose_control(self, body: ControlBody) -> EntryId: ...
-
-    def drop_before(self, start: LogStart) -> bool: ...
-
-
 class Retention:
     def __init__(
         self,
-        member: RetainingMember,
-        host: Host,
+        member: Member,
+        log_state: LogStateKeeper,
+        drops: LogDrops,
         now_ms: float,
         snapshot_bounds: Callable[[], dict[str, int]],
         time_marks: TimeMarks,
@@ -391,10 +367,9 @@ class Retention:
     ) -> None:
         """`snapshot_bounds`: of `StateMachineCaller`; `installed`: of `InstallSender`."""
         self._member = member
-        self._store = member.directory.store
-        self._raft = member.raft
-        self._log_state = member.log_state
-        self._host = host
+        self._raft, self._store, self._host = member.raft, member.store, member.host
+        self._log_state = log_state
+        self._drops = drops
         self._snapshot_bounds = snapshot_bounds
         self._time_marks = time_marks
         self._now_ms = now_ms
@@ -526,13 +501,8 @@ class Retention:
             committed = self._log_state.committed_state()
         except LedgerError as error:
             return error
-        log = self._shape(look, state)
-        segments = kept_segments(
-            log,
-            self._decide(look, state),
-            state.keep_from_index,
-            committed.keep_from_index,
-        )
+        kept_from = (state.keep_from_index, committed.keep_from_index)
+        segments = kept_segments(self._shape(look, state), self._decide(look, state), *kept_from)
         return WhyKept(tuple(segments), committed.keep_from_index, look.used_ratio)
 
     # ---------------------------------------------------------------- the leader
@@ -630,10 +600,8 @@ class Retention:
     # ---------------------------------------------------------------- each member
 
     def _drop(self, start: LogStart) -> None:
-        is_above = start.point.index > self._store.begin.index
-        if self._member.is_dropping or not is_above or start.point.index > self._last_boundary_index():
-            return
-        self._member.drop_before(start)
+        if self._store.begin.index < start.point.index <= self._last_boundary_index():
+            self._drops.begin(start)
 
     def _tell_of_losses(self) -> None:
         state = self._log_state.committed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import MIB, ConsensusConfig
+from quorumlog.config import MIB
 from quorumlog.consensus.messages import (
     InstallRequest,
     InstallResponse,
@@ -21,7 +21,6 @@ from quorumlog.consensus.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, PushOrder, Role
 from quorumlog.entry import EntryId, Replica, SnapshotId
 from quorumlog.entry_header import CHAIN_OFFSET
@@ -35,9 +34,8 @@ from quorumlog.errors import (
 )
 from quorumlog.figures import now
 from quorumlog.log_state.log_state import EMPTY
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Member
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogRange, LogStart
-from quorumlog.store.snapshots import SnapshotFiles
 from quorumlog.store.state_files import START_NAME, encode_start
 
 # ---------------------------------------------------------------- RecentBatches
@@ -164,13 +162,10 @@ BUSY_MS = 50.0
 
 
 class CatchUpPace:
-    def __init__(
-        self, least_bytes_per_second: int, piece_bytes: int, now_ms: float, end_position: int
-    ) -> None:
-        self._least_bytes_per_ms = least_bytes_per_second / 1000
-        self._saved_bytes = SAVED_PIECES * piece_bytes
-        self._now_ms = now_ms
-        self._end_position = end_position
+    def __init__(self, member: Member, now_ms: float) -> None:
+        self.configure(member.config.catch_up_bytes_per_second)
+        self._saved_bytes = SAVED_PIECES * member.config.consensus.push_limit_bytes
+        self.begin(now_ms, member.store.end.position)
         self._busy_until_ms = now_ms
         self._earned_bytes = 0.0
         """What a follower might have been sent while this member led, had it always been busy."""
@@ -286,25 +281,14 @@ NEVER = float("inf")
 
 
 class PushSender:
-    def __init__(
-        self,
-        replica: Replica,
-        raft: RaftNode,
-        store: LedgerStore,
-        recent: RecentBatches,
-        host: Host,
-        pace: CatchUpPace,
-        on_damage: Callable[[DirectoryDamaged], None],
-    ) -> None:
-        self._replica = replica
-        self._raft = raft
-        self._store = store
+    def __init__(self, member: Member, recent: RecentBatches, pace: CatchUpPace) -> None:
+        self._replica, self._raft, self._host = member.replica, member.raft, member.host
+        self._store = member.store
         self._recent = recent
-        self._host = host
         self._pace = pace
         self._paced_term = -1
         """The term in which this member led when it last looked at the pace."""
-        self._on_damage = on_damage
+        self._on_damage = member.found
         self._feedings = Feedings()
         self._now_ms = 0.0
         self.waiting: list[PushOrder] = []
@@ -435,28 +419,18 @@ MOST_SNAPSHOT_PIECE_BYTES = 1 << 20
 """As large as a push, within these."""
 QUESTION_FORGOTTEN_MS = 30_000
 
-Find = Callable[[SnapshotRequest], SnapshotId | None]
-"""`StateMachineCaller.snapshot_for`."""
-
 
 class SnapshotSender:
     def __init__(
-        self,
-        replica: Replica,
-        push_limit_bytes: int,
-        raft: RaftNode,
-        files: SnapshotFiles,
-        host: Host,
-        pace: CatchUpPace,
-        find: Find,
+        self, member: Member, pace: CatchUpPace, find: Callable[[SnapshotRequest], SnapshotId | None]
     ) -> None:
-        self._replica = replica
+        """`find`: `StateMachineCaller.snapshot_for`."""
+        self._replica, self._raft, self._host = member.replica, member.raft, member.host
+        self._files = member.directory.snapshots
         self._piece_bytes = min(
-            max(push_limit_bytes, LEAST_SNAPSHOT_PIECE_BYTES), MOST_SNAPSHOT_PIECE_BYTES
+            max(member.config.consensus.push_limit_bytes, LEAST_SNAPSHOT_PIECE_BYTES),
+            MOST_SNAPSHOT_PIECE_BYTES,
         )
-        self._raft = raft
-        self._files = files
-        self._host = host
         self._pace = pace
         self._find = find
         self._requests: dict[Replica, SnapshotRequest] = {}
@@ -575,21 +549,16 @@ class _Installation:
 class InstallSender:
     def __init__(
         self,
-        replica: Replica,
-        config: ConsensusConfig,
-        raft: RaftNode,
-        store: LedgerStore,
-        host: Host,
+        member: Member,
         pace: CatchUpPace,
         snapshots: Callable[[int, tuple[SnapshotId, ...]], tuple[SnapshotId, ...]],
     ) -> None:
         """`snapshots`: see `StateMachineCaller.good_snapshots`."""
-        self._replica = replica
+        config = member.config.consensus
+        self._replica, self._raft, self._host = member.replica, member.raft, member.host
+        self._store = member.store
         self._resend_ms = float(config.push_resend_ms)
         self._piece_bytes = min(max(config.push_limit_bytes, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
-        self._raft = raft
-        self._store = store
-        self._host = host
         self._pace = pace
         self._snapshots = snapshots
         self._installations: dict[Replica, _Installation] = {}

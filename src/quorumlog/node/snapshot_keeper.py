@@ -7,15 +7,14 @@ log may begin after the second newest verified one: a flipped bit in the newest 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import SnapshotId
-from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.figures import now
 from quorumlog.node.machine_runner import Opened
-from quorumlog.node.ports import Host
-from quorumlog.store.disk import refusal
+from quorumlog.node.ports import Host, raise_failure
+from quorumlog.store.disk import disk_work
 from quorumlog.store.snapshots import (
     SnapshotDamaged,
     SnapshotFileReader,
@@ -179,16 +178,8 @@ class SnapshotKeeper:
                     opened.close()
                 return problem
 
-        def looked(
-            result: SnapshotFileReader
-            | SnapshotId
-            | SnapshotDamaged
-            | SnapshotsUnavailable
-            | StoreFailure
-            | LedgerError,
-        ) -> None:
-            if isinstance(result, StoreFailure | LedgerError):
-                raise result
+        def looked(result: object) -> None:
+            raise_failure(result)
             if isinstance(result, SnapshotFileReader):
                 self._look(index, result)
                 return
@@ -221,19 +212,9 @@ class SnapshotKeeper:
         self._verified = {index: found for index, found in self._verified.items() if index in kept}
         gone, self._useless = [*old, *self._useless], []
         if gone:
-            self._host.read_later(_deletion(self._files, self._name, gone), _raise_failure)
+            self._host.read_later(partial(self._delete, gone), raise_failure)
 
-
-def _deletion(files: SnapshotFiles, name: str, indices: list[int]) -> Callable[[], None]:
-    def delete() -> None:
-        try:
-            files.delete(name, indices)
-        except OSError as error:
-            raise StoreFailure(refusal(files.folder, "emptied", error)) from error
-
-    return delete
-
-
-def _raise_failure(result: StoreFailure | LedgerError | None) -> None:
-    if result is not None:
-        raise result
+    def _delete(self, indices: list[int]) -> None:
+        """Outside the loop."""
+        with disk_work(self._files.folder, "emptied"):
+            self._files.delete(self._name, indices)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import GroupConfig
-from quorumlog.consensus.messages import MachinesRequest, MachinesResponse, SnapshotRequest
+from quorumlog.consensus.messages import MachinesResponse, SnapshotRequest
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
@@ -21,6 +20,7 @@ from quorumlog.log_state.control_entries import MOST_MACHINES, VERSION_LEVEL, Ma
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.measures import Taken
 from quorumlog.node.installing import SnapshotFetcher
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.machine_driver import (
     Answer,
     AppendCallback,
@@ -31,9 +31,8 @@ from quorumlog.node.machine_driver import (
 )
 from quorumlog.node.machine_runner import MachineFactory, MachineRunner, version_of
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
-from quorumlog.node.ports import EntryStamper, Host
-from quorumlog.node.repair import Repairer
-from quorumlog.node.step_overs import HandOver, MachineHoldings, StepOverMember, StepOvers
+from quorumlog.node.ports import EntryStamper, Member
+from quorumlog.node.step_overs import HandOver, MachineHoldings, StepOvers
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.snapshots import NOTHING, Applying, SnapshotsUnavailable
 
@@ -56,19 +55,12 @@ class MachineStatus(NamedTuple):
     problem: str
 
 
-class MachinesMember(StepOverMember, Protocol):
-    """The part of `LedgerNode` that the machines need."""
-
-    config: GroupConfig
-    repairer: Repairer
-
-
 class StateMachineCaller:
     def __init__(
         self,
         factories: Mapping[str, MachineFactory],
-        member: MachinesMember,
-        host: Host,
+        member: Member,
+        log_state: LogStateKeeper,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
         transfer: Callable[[str, Callable[[object], None], str], None],
@@ -77,7 +69,7 @@ class StateMachineCaller:
         """`transfer`: `LedgerNode.transfer`. `held`: names of machines that are not run here, though
         they could be."""
         self._member = member
-        self._host = host
+        self._log_state = log_state
         self._held = {name: member.directory.applying_file(name).found for name in held}
         needs_all = {
             name
@@ -92,32 +84,19 @@ class StateMachineCaller:
             if (filler := getattr(factory, "filler", None)) is not None
         }
         self._drivers = {
-            name: MachineDriver(
-                name,
-                factory,
-                member.directory,
-                host,
-                member.config.storage,
-                member.readable_range,
-                pending,
-                member.repairer.found,
-                fetcher,
-                lambda: member.raft.reads.knows_commit,
-            )
+            name: MachineDriver(name, factory, member, pending, fetcher)
             for name, factory in factories.items()
         }
         self.is_any_here = bool(self._drivers)
         """This member was started with a state machine."""
         self.hand_over = HandOver(
-            member.replica,
-            member.raft,
-            host,
+            member,
             self._needs,
             self._running,
             lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
             self._holdings,
         )
-        self.step_overs = StepOvers(member, host, needs_all, self._holdings, member.repairer.found)
+        self.step_overs = StepOvers(member, log_state, needs_all, self._holdings)
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -150,7 +129,7 @@ class StateMachineCaller:
 
     def _look(self) -> LogState | None:
         """At what the log binds, as far as it is committed."""
-        state = self._state(committed=True)
+        state = self._log_state.committed
         bound = () if state is None else state.machines
         if bound is not self._bound:
             self._bound, self._bindings = bound, {each.name: each for each in bound}
@@ -179,7 +158,7 @@ class StateMachineCaller:
         return self._not_running()
 
     def _holdings(self) -> MachineHoldings:
-        state, holds = self._state(committed=True), {}
+        state, holds = self._log_state.committed, {}
         bound = [] if state is None else [machine.name for machine in state.machines]
         for name in sorted({*bound, *self._drivers, *self._held}):
             driver = self._drivers.get(name)
@@ -205,21 +184,14 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             wakeup = min(wakeup, driver.next_wakeup_ms())
         if self._member.raft.role is Role.LEADER:
-            state = self._state(committed=False)
+            state = self._log_state.appended
             if (state is None or state.machines is not self._all_bound) and self._missing():
                 wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
 
-    def _state(self, *, committed: bool) -> LogState | None:
-        states = self._member.log_state.states
-        if states is None:
-            return None
-        state = states.committed if committed else states.appended
-        return state if isinstance(state, LogState) else None
-
     def _missing(self) -> list[MachineBinding]:
         """What a leader would have to write."""
-        state = self._state(committed=False)
+        state = self._log_state.appended
         if state is None:
             return []
         missing = []
@@ -227,7 +199,7 @@ class StateMachineCaller:
             binding = state.machine(name)
             channel = state.free_channel() if binding is None else binding.channel
             bound = 0 if binding is None else binding.version
-            if bound < version and version > 1 and not self._member.log_state.may_say(VERSION_LEVEL):
+            if bound < version and version > 1 and not self._log_state.may_say(VERSION_LEVEL):
                 version = 1
             if channel is not None and bound < version:
                 missing.append(MachineBinding(name, channel, version))
@@ -243,7 +215,7 @@ class StateMachineCaller:
             return
         self._next_bind_ms = now_ms + BIND_RETRY_MS
         self._unbound = ""
-        state = self._state(committed=False)
+        state = self._log_state.appended
         if state is not None and state.free_channel() is None:
             unbound = [name for name in self._versions if state.machine(name) is None]
             if unbound:
@@ -256,7 +228,7 @@ class StateMachineCaller:
                 self._member.propose_control(missing)
             except LedgerError as error:
                 self._unbound = f"the state machine {missing.name} is not bound yet: {error}"
-                if self._member.log_state.is_noting:  # which takes a sync
+                if self._log_state.is_noting:  # which takes a sync
                     self._next_bind_ms = now_ms
             else:
                 self._next_bind_ms = now_ms
@@ -295,7 +267,7 @@ class StateMachineCaller:
 
     def _channel_of(self, name: str) -> int:
         driver = self._driver(name)
-        state = self._state(committed=False)
+        state = self._log_state.appended
         binding = None if state is None else state.machine(name)
         if binding is None:
             why = self._unbound or f"the log does not bind the state machine {name} yet"
@@ -408,7 +380,7 @@ class StateMachineCaller:
 
     def snapshot_bounds(self) -> dict[str, int]:
         """By machine: entries after its second newest verified snapshot are still needed."""
-        state = self._state(committed=False)
+        state = self._log_state.appended
         if state is None:
             return {"(not known yet)": -1}
         return {machine.name: self._bound_of(machine, state.stepped_over) for machine in state.machines}
@@ -423,10 +395,7 @@ class StateMachineCaller:
 
     # ---------------------------------------------------------------- for other members
 
-    def on_question(self, request: MachinesRequest) -> None:
-        self.hand_over.on_request(request)
-
-    def on_answer(self, response: MachinesResponse) -> None:
+    def on_response(self, response: MachinesResponse) -> None:
         self.step_overs.on_response(response)
         self.hand_over.on_response(response)
 
@@ -455,7 +424,7 @@ class StateMachineCaller:
         return [(name, *rest) for name, rest in found if rest is not None]
 
     def status(self) -> tuple[MachineStatus, ...]:
-        state = self._state(committed=True)
+        state = self._log_state.committed
         rows = []
         for driver in self._drivers.values():
             bound = None if state is None else state.machine(driver.name)

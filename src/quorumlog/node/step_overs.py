@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import MachinesRequest, MachinesResponse
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import EntryId, EntryKind, Replica
 from quorumlog.errors import (
@@ -23,15 +22,12 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.header_array import CHAIN, LOW_32
-from quorumlog.log_state.control_entries import MOST_STEPPED_OVER, ControlBody, StepOver
+from quorumlog.log_state.control_entries import MOST_STEPPED_OVER, StepOver
 from quorumlog.log_state.log_state import Machine
 from quorumlog.node.installing import MACHINES_LEVEL
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.machine_runner import entries_of
-from quorumlog.node.ports import Host
-from quorumlog.node.reading import Confirmed
-from quorumlog.store.ledger_store import ColdRange, LedgerStore
-from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.node.ports import Member
 from quorumlog.store.snapshots import SnapshotsUnavailable
 
 NEVER = float("inf")
@@ -51,9 +47,7 @@ class MachineHoldings(NamedTuple):
 class HandOver:
     def __init__(
         self,
-        replica: Replica,
-        raft: RaftNode,
-        host: Host,
+        member: Member,
         needs: Callable[[], Mapping[str, int]],
         running: Callable[[], Mapping[str, int]],
         transfer: Callable[[str], None],
@@ -61,9 +55,7 @@ class HandOver:
     ) -> None:
         """`needs`: machines that do not run here, and the entry that a successor must have applied;
         `running`: those that do, and their applied index; `holds`: answers other members' requests."""
-        self._replica = replica
-        self._raft = raft
-        self._host = host
+        self._replica, self._raft, self._host = member.replica, member.raft, member.host
         self._needs = needs
         self._running = running
         self._transfer = transfer
@@ -127,26 +119,6 @@ StepOverOutcome = int | LedgerError
 StepOverCallback = Callable[[StepOverOutcome], None]
 
 
-class StepOverMember(Protocol):
-    """The part of `LedgerNode` that it needs."""
-
-    replica: Replica
-    raft: RaftNode
-    log_state: LogStateKeeper
-    directory: MemberDirectory
-    store: LedgerStore
-
-    def readable_range(
-        self, first_index: int, stop_index: int, limit_bytes: int
-    ) -> EntryBatch | ColdRange: ...
-
-    def propose_control(self, body: ControlBody) -> EntryId: ...
-
-    def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
-
-    def refusal_unless_leading(self) -> LedgerError | None: ...
-
-
 class _UnderWay:
     def __init__(self, name: str, index: int, unsafe: bool, term: int, done: StepOverCallback) -> None:
         self.name = name
@@ -166,19 +138,16 @@ class _UnderWay:
 class StepOvers:
     def __init__(
         self,
-        member: StepOverMember,
-        host: Host,
+        member: Member,
+        log_state: LogStateKeeper,
         needs_all: Collection[str],
         holds: Callable[[], MachineHoldings],
-        found: Callable[[DirectoryDamaged], None],
     ) -> None:
-        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member; `found` is
-        called with damage that reading meets."""
+        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member."""
         self._member = member
-        self._host = host
+        self._log_state = log_state
         self._needs_all = needs_all
         self._holds = holds
-        self._found = found
         self.under_way: _UnderWay | None = None
 
     def request(self, name: str, index: int, unsafe: bool, done: StepOverCallback) -> None:
@@ -202,7 +171,7 @@ class StepOvers:
                     f"{name} cannot leave an entry out, since later entries depend on each of them: fix"
                     " the cause of the stop, or restore a backup (quorumlog restore)"
                 )
-            state = member.log_state.committed_state()
+            state = self._log_state.committed_state()
             for order in state.stepped_over:
                 if (order.name, order.index) == (name, index):
                     done(order.ordered_at_index)
@@ -212,7 +181,7 @@ class StepOvers:
                     f"entry {index} is not a command of {name}: its commands follow entry"
                     f" {machine.index}, and the log is committed up to {member.raft.committed_index}"
                 )
-            member.log_state.admit_own(EntryKind.STEP_OVER)
+            self._log_state.admit_own(EntryKind.STEP_OVER)
             batch = member.readable_range(index, index + 1, 1)
         except IndexOutOfRange:
             done(
@@ -230,14 +199,14 @@ class StepOvers:
             self._read(step, machine, batch)
         else:
             cold, store = batch, member.store
-            self._host.read_later(
+            member.host.read_later(
                 lambda: store.read_from(*cold, once=True)[1],
                 lambda result: self._read(step, machine, result),
             )
 
     def _machine(self, name: str) -> Machine:
         """Raises UnknownMachine, LeaderNotReady."""
-        state = self._member.log_state.committed_state()
+        state = self._log_state.committed_state()
         machine = state.machine(name)
         if machine is None:
             known = ", ".join(each.name for each in state.machines) or "none"
@@ -250,7 +219,7 @@ class StepOvers:
         if step is not self.under_way:
             return
         if isinstance(result, DirectoryDamaged):
-            self._found(result)
+            self._member.found(result)
             damaged = f"entry {step.index} is damaged here, and is being repaired"
             self._end(LeaderNotReady(damaged, retry_after_ms=RETRY_MS))
         elif isinstance(result, LedgerError):
@@ -293,7 +262,7 @@ class StepOvers:
             step.ask_at_ms = now_ms + ASK_AGAIN_MS
             for replica in silent:
                 request = MachinesRequest(sender=self._member.replica, term=step.term)
-                self._host.send(Envelope(replica, request))
+                self._member.host.send(Envelope(replica, request))
 
     def on_response(self, response: MachinesResponse) -> None:
         step = self.under_way
@@ -351,7 +320,7 @@ class StepOvers:
     def _check_room(self, begin_index: int, is_any_silent: bool) -> None:
         """Those are forgotten that lie below where the log may begin, if there are too many; but then no
         member may hold any of them. Raises StepOverRefused."""
-        state = self._member.log_state.appended_state()
+        state = self._log_state.appended_state()
         if len(state.stepped_over) < MOST_STEPPED_OVER:
             return
         gone = [each.index for each in state.stepped_over if each.index < state.keep_from_index]

@@ -13,7 +13,6 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig, StoreConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushType
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import AppendOrder, Envelope, Ready, Role
 from quorumlog.entry import Durability, EntryId, EntryKind
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
@@ -26,7 +25,6 @@ from quorumlog.errors import (
     LeaderNotReady,
     LedgerError,
     NotLeader,
-    PendingFull,
     ProtocolViolation,
     RangeDamaged,
     StoreFailure,
@@ -38,14 +36,12 @@ from quorumlog.measures import Histogram
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper, membership_of
 from quorumlog.node.pending_appends import PendingAppend, PendingAppends
-from quorumlog.node.ports import Host, raise_failure
+from quorumlog.node.ports import Member, raise_failure
 from quorumlog.node.producer_sessions import Judged, ProducerSessions
-from quorumlog.node.reading import Confirmed
 from quorumlog.node.repair import Repairer
 from quorumlog.node.sending import RecentBatches
 from quorumlog.node.transfers import Transfers
 from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint, SyncTask
-from quorumlog.store.member_directory import MemberDirectory
 
 # ---------------------------------------------------------------- AppendConditions
 # Appends that are wanted only after a certain entry (`expected_last`).
@@ -59,31 +55,11 @@ from quorumlog.store.member_directory import MemberDirectory
 # commit. So it is answered once a majority has confirmed the leader, as for a linearizable read (Raft
 # paper, section 8), and the entry that speaks against the append is committed.
 
-Confirm = Callable[[Confirmed, object], None]
-"""`LedgerNode.confirm_leadership`."""
-
-
-class Unmet(NamedTuple):
-    append: PendingAppend
-    error: WrongLastIndex
-
 
 class AppendConditions:
-    def __init__(
-        self,
-        raft: RaftNode,
-        store: LedgerStore,
-        pending: PendingAppends,
-        host: Host,
-        confirm: Confirm,
-        repairer: Repairer,
-    ) -> None:
-        self._raft = raft
-        self._store = store
-        self._pending = pending
-        self._host = host
-        self._confirm = confirm
-        self._repairer = repairer
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._raft, self._store = member.raft, member.store
         self._term = -1
         """In which this member led when `_last_index` was true: a leader cuts nothing of its log."""
         self._last_index = -1
@@ -95,14 +71,14 @@ class AppendConditions:
 
     def judge(
         self, appends: Sequence[PendingAppend], in_front: int
-    ) -> tuple[list[PendingAppend], list[Unmet]]:
+    ) -> tuple[list[PendingAppend], list[Judged]]:
         """Which appends are admitted and which not, as if appended in this order after `in_front`
         control entries. One that cannot be judged before the end of the log is read is refused here and
         may be retried."""
         if all(append.expected_last is None for append in appends):
             return list(appends), []
         met: list[PendingAppend] = []
-        unmet: list[Unmet] = []
+        unmet: list[Judged] = []
         is_known = self._term == self._raft.term
         last_index, next_index = self._last_index, self._raft.ledger_end.index + 1 + in_front
         for append in appends:
@@ -114,7 +90,8 @@ class AppendConditions:
                 )
                 continue
             if expected is not None and not last_index <= expected < next_index:
-                unmet.append(Unmet(append, _wrong(expected, last_index, next_index)))
+                wrong = _wrong(expected, last_index, next_index)
+                unmet.append(Judged(append, wrong, last_index))
                 continue
             assert append.batch is not None
             met.append(append)
@@ -122,34 +99,18 @@ class AppendConditions:
             is_known, last_index = True, next_index - 1
         return met, unmet
 
-    def refuse(self, unmet: Sequence[Unmet]) -> None:
-        """Once the judgement is certain to be the group's."""
-        for append, error in unmet:
-            self._pending.answer_once_confirmed(append, error)
-            self._confirm(partial(self._confirmed, append, error), append.owner)
-
-    def _confirmed(
-        self, append: PendingAppend, error: WrongLastIndex, refusal: LedgerError | None
-    ) -> None:
-        if refusal is not None:
-            self._pending.settle(append, refusal)
-        elif error.actual <= self._raft.committed_index:
-            self._pending.settle(append, error)
-        else:
-            self._pending.answer_once_committed(append, error.actual)
-
     def _look(self) -> None:
         """Read beside the loop: the end of a log that was opened a moment ago is in no memory."""
         if self._is_looking:
             return
         self._is_looking = True
         read = partial(last_data_index, self._store, self._raft.ledger_end.index)
-        self._host.read_later(read, partial(self._looked, self._raft.term))
+        self._member.host.read_later(read, partial(self._looked, self._raft.term))
 
     def _looked(self, term: int, result: int | StoreFailure | LedgerError) -> None:
         self._is_looking = False
         if isinstance(result, DirectoryDamaged):
-            self._repairer.found(result)
+            self._member.found(result)
         elif isinstance(result, RangeDamaged | IndexOutOfRange):
             return  # it is being repaired, or was cut by another leader: the next append asks again
         elif isinstance(result, StoreFailure | LedgerError):
@@ -199,9 +160,7 @@ QUEUE_WAIT_MS = 100
 class BatchFormer:
     def __init__(
         self,
-        config: GroupConfig,
-        raft: RaftNode,
-        store: LedgerStore,
+        member: Member,
         pending: PendingAppends,
         writer: LogWriter,
         flusher: Flusher,
@@ -209,11 +168,9 @@ class BatchFormer:
         conditions: AppendConditions,
         sessions: ProducerSessions,
         time_marks: TimeMarks,
-        wall_clock_ms: Callable[[], int],
     ) -> None:
-        self.configure(config)
-        self._raft = raft
-        self._store = store
+        self.configure(member.config)
+        self._raft, self._store, self._host = member.raft, member.store, member.host
         self._pending = pending
         self._writer = writer
         self._flusher = flusher
@@ -221,7 +178,6 @@ class BatchFormer:
         self._conditions = conditions
         self._sessions = sessions
         self._time_marks = time_marks
-        self._wall_clock_ms = wall_clock_ms
         self.is_gathering = False
         """The next batch waits for one more turn, which comes at once: the last one brought appends. As
         decided last; meaningless while none is queued."""
@@ -251,11 +207,7 @@ class BatchFormer:
             )
         waiting = self._pending.proposed_bytes + self._pending.queued_bytes
         if waiting and waiting + batch.total_bytes > self._config.max_uncommitted_bytes:
-            raise PendingFull(
-                f"{waiting} bytes wait for commit (max_uncommitted_bytes"
-                f" {self._config.max_uncommitted_bytes})",
-                retry_after_ms=20,
-            )
+            raise self._pending.full(self._config.max_uncommitted_bytes)
 
     def not_leader(self) -> LedgerError:
         config = self._config
@@ -334,7 +286,6 @@ class BatchFormer:
         self._last_batch_appends = len(appends)
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
         judged: list[Judged] = []
-        unmet: list[Unmet] = []
         are_plain = True
         for append in appends:
             if append.place is not None or append.expected_last is not None:
@@ -343,8 +294,8 @@ class BatchFormer:
         if not are_plain:
             appends, judged = self._sessions.judge(appends)
             appends, unmet = self._conditions.judge(appends, len(in_front))
+            judged = [*unmet, *judged]
         if not appends:
-            self._conditions.refuse(unmet)
             self._sessions.answer(judged)
             return
         only = appends[0].batch if len(appends) == 1 and are_plain and not in_front else None
@@ -359,8 +310,7 @@ class BatchFormer:
             first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued after a refused append may get in before it: streams keep their order.
-            held_back = [each.append for each in unmet] + [each.append for each in judged]
-            for append in [*appends, *held_back]:
+            for append in [*appends, *(each.append for each in judged)]:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
@@ -373,7 +323,6 @@ class BatchFormer:
         self._pending.propose(appends, first_data)
         self._conditions.proposed(first_data, batch.count - len(in_front))
         if not are_plain:
-            self._conditions.refuse(unmet)
             self._sessions.answer(judged)
 
     def _fill(
@@ -392,7 +341,7 @@ class BatchFormer:
             stop = start + append.batch.count
             if append.filler is not None:
                 if time_ms is None:  # the clocks are asked once a batch
-                    time_ms = self._time_marks.stamp_ms(self._wall_clock_ms())
+                    time_ms = self._time_marks.stamp_ms(self._host.wall_clock_ms())
                 is_all = stop - start == batch.count
                 filled = append.filler.fill(
                     batch if is_all else batch.slice(start, stop),
@@ -516,21 +465,11 @@ for the next appends (`LedgerStore.space_ahead`), which the loop has to make if 
 
 
 class Flusher:
-    def __init__(
-        self,
-        config: StoreConfig,
-        directory: MemberDirectory,
-        raft: RaftNode,
-        host: Host,
-        now_ms: float,
-        on_damage: Callable[[DirectoryDamaged], None],
-    ) -> None:
-        self._config = config
-        self._on_damage = on_damage
-        self._directory = directory
-        self._store = directory.store
-        self._raft = raft
-        self._host = host
+    def __init__(self, member: Member, now_ms: float) -> None:
+        self._config = config = member.config.storage
+        self._on_damage = member.found
+        self._directory = directory = member.directory
+        self._raft, self._store, self._host = member.raft, member.store, member.host
         self._is_sync = directory.durability is Durability.SYNC
         self._carried_number = 0
         """Newest Ready carried out."""
@@ -754,22 +693,13 @@ class Promised(NamedTuple):
 
 class LogWriter:
     def __init__(
-        self,
-        raft: RaftNode,
-        store: LedgerStore,
-        recent: RecentBatches,
-        repairer: Repairer,
-        log_state: LogStateKeeper,
-        host: Host,
-        receive_again: Callable[[PushEntryRequest], None],
+        self, member: Member, recent: RecentBatches, repairer: Repairer, log_state: LogStateKeeper
     ) -> None:
-        self._raft = raft
-        self._store = store
+        self._raft, self._store, self._host = member.raft, member.store, member.host
         self._recent = recent
         self._repairer = repairer
         self.log_state = log_state
-        self._host = host
-        self._receive_again = receive_again
+        self._receive_again = member.receive
         self._is_looking = False
         self._waiting: list[PushEntryRequest] = []
         """Pushes whose place in the log has to be read first."""

@@ -39,7 +39,7 @@ from quorumlog.pipelines.archive_folders import (
     folder_at,
 )
 from quorumlog.pipelines.archive_parts import Part, part_of_footer, point_in_part, read_part
-from quorumlog.pipelines.tables.target import archive_directory
+from quorumlog.pipelines.tables.target import ARCHIVE_DIRECTORY, archive_directory
 
 PARTS, ATTEMPTS = "parts", "_attempts"
 _RUN = "run-"
@@ -81,7 +81,9 @@ class Archive:
         folder = folder_at(archive_directory(path))
         path, (manifest, _) = folder.path, load_manifest(folder)
         if manifest is None:
-            raise ConfigError(f"{path} holds no archive; quorumlog pipeline archive {path} makes one")
+            is_in_table = os.path.basename(path) == ARCHIVE_DIRECTORY
+            made_as = "delta:DIR or iceberg:NAMESPACE.TABLE" if is_in_table else path
+            raise ConfigError(f"{path} holds no archive; quorumlog pipeline archive {made_as} makes one")
         if group and manifest.group and group != manifest.group:
             raise ConfigError(f"{path} is the archive of group {manifest.group}, not {group}")
         return cls(folder, manifest)

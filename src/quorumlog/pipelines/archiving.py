@@ -228,7 +228,7 @@ def _archive_into(
     into, log = run.into, run.log
     parts = into.manifest.parts
     first = parts[-1].stop_index if parts else _where_to_begin(log, first_index)
-    _, stop = range_in(log, None, stop_index)
+    _, stop = range_in(log, first_index, stop_index)
     chain = parts[-1].last_chain if parts else chain_before(log, first)
     _refuse_another_log(into, log)
     if hold:

@@ -254,7 +254,10 @@ class DirectoryLog:
 
 
 def range_in(log: OpenLog, first_index: int | None, stop_index: int | None) -> tuple[int, int]:
-    """(first, stop) of a call that may name them: by default all, and never beyond the log's end."""
+    """(first, stop) of a call that may name them: by default all, and never beyond the log's end. Raises
+    ConfigError if the first is behind the last."""
+    if first_index is not None and stop_index is not None and stop_index < first_index:
+        raise ConfigError(f"a range cannot begin at {first_index} and stop before {stop_index}")
     return (
         log.begin_index if first_index is None else first_index,
         log.stop_index if stop_index is None else min(stop_index, log.stop_index),

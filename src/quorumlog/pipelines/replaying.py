@@ -72,6 +72,15 @@ def replay(
         appended = 0
         pace = _Pace(rows_per_s)
         number, present = 0, into.last_sequence() + 1
+        if present and first_index is None and first > 0 and not source.archive:
+            # Numbers count from where the first run began, and that may be deleted by now.
+            raise BadRequest(
+                f"{replay_id} has appended {present} rows to {target.servers}, and entries before index"
+                f" {first} of {source.name} are deleted: if the first run began with them, as many"
+                " others would be left out now. Nothing was appended. If it began at that index, say so"
+                f" (first_index; quorumlog pipeline replay --from {first}); otherwise replay an archive"
+                " that has them, or use another id with the first index that is not replayed yet"
+            )
         for index, bodies in _rows(log.batches(first, stop), first, stop, transform, source.name):
             skipped = min(max(present - number, 0), len(bodies))
             number += skipped

@@ -135,19 +135,19 @@ class _Entrance:
         return None if driver is None else driver.node
 
     def enter(self, act: Callable[[], None]) -> None:
-        key, driver = self._keep(act), self.running()
+        kept, driver = self._kept(act), self.running()
         if driver is not None:
-            driver.enter(None, partial(self._do, key))
+            driver.enter(None, kept)
 
     def enter_now(self, act: Callable[[], None]) -> None:
-        key, driver = self._keep(act), self.running()
+        kept, driver = self._kept(act), self.running()
         if driver is not None:
-            driver.enter_now(partial(self._do, key))
+            driver.enter_now(kept)
 
-    def _keep(self, act: Callable[[], None]) -> object:
+    def _kept(self, act: Callable[[], None]) -> Callable[[], None]:
         key = object()
         self._entered[key] = act
-        return key
+        return partial(self._do, key)
 
     def _do(self, key: object) -> None:
         act = self._entered.pop(key, None)

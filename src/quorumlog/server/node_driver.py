@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from quorumlog.client_guard import contain
 from quorumlog.config import GroupConfig, check_name, parse_address
@@ -24,7 +24,6 @@ from quorumlog.errors import (
     ConfigError,
     LeaderNotReady,
     MembershipRefused,
-    ProtocolViolation,
 )
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
@@ -33,8 +32,8 @@ from quorumlog.measures import Histogram, Requests
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
+from quorumlog.node.housekeeping import PAUSE_MS
 from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
-from quorumlog.node.node_parts import PAUSE_MS
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
@@ -57,20 +56,6 @@ DUPLICATE_TRIES = 6
 SOON_S = PAUSE_MS / 1000
 LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which reads that wait are sent to another member."""
-
-
-class Requester(Protocol):
-    """The connection of a request; its session takes that in the next turn."""
-
-    session: Any
-
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def is_full(self) -> bool: ...
-    def when_room(self, act: Callable[[], None]) -> None: ...
-    def violate(self, violation: ProtocolViolation) -> None: ...
-    def abort(self) -> None: ...
 
 
 class NodeDriver:
@@ -103,7 +88,7 @@ class NodeDriver:
         self._on_failure = on_failure
         self._on_anew = on_anew
         self._on_role_change = on_role_change
-        self._inbox: list[tuple[Requester | None, Any]] = []
+        self._inbox: list[tuple[Connection | None, Any]] = []
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -176,7 +161,7 @@ class NodeDriver:
 
     # ---------------------------------------------------------------- the loop
 
-    def enter(self, connection: Requester | None, item: Any) -> None:
+    def enter(self, connection: Connection | None, item: Any) -> None:
         """`connection.session.take(self, said)` in the next turn; dropped if the connection is closed by
         then. An exception of it ends the connection, unless it is of the member itself. None: the
         member's own, and `item` is called."""
@@ -186,7 +171,7 @@ class NodeDriver:
                 self._turn_scheduled = True
                 self._loop.call_soon(self._turn)
 
-    def _enter_again(self, connection: Requester, item: Any) -> None:
+    def _enter_again(self, connection: Connection, item: Any) -> None:
         """There is room for its answer now."""
         if self.stopped:
             connection.abort()  # it would never be answered
@@ -336,7 +321,8 @@ class NodeDriver:
                 elif connection.is_full:
                     connection.when_room(functools.partial(self._enter_again, connection, item))
                 else:
-                    connection.session.take(self, item)
+                    session: Any = connection.session
+                    session.take(self, item)
             except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise

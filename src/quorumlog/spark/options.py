@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -103,16 +104,39 @@ def servers_of(name: str, text: str) -> str:
     return ",".join(addresses)
 
 
+_IN_SPARK = {
+    "--tls-ca": "option tlsCa",
+    "--tls-cert": "option tlsCert",
+    "--tls-key": "option tlsKey",
+    "--user NAME": "option user",
+    "--password-file": "option passwordFile",
+}
+"""By an option's name in the messages of clients."""
+
+
+@contextmanager
+def _named_as_in_spark() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error)
+        for command_line, ours in _IN_SPARK.items():
+            text = text.replace(command_line, ours)
+        raise ConfigError(text) from None
+
+
 @cache
 def tls_of(ca: str, cert: str, key: str) -> ClientTls | None:
     """The same one for the same files, which it reads again when they change. Raises ConfigError."""
-    return ClientTls(ca, cert, key) if ca or cert or key else None
+    with _named_as_in_spark():
+        return ClientTls(ca, cert, key) if ca or cert or key else None
 
 
 @cache
 def user_of(name: str, password_file: str) -> ClientUser | None:
     """Raises ConfigError."""
-    return ClientUser(name, password_file=password_file) if name or password_file else None
+    with _named_as_in_spark():
+        return ClientUser(name, password_file=password_file) if name or password_file else None
 
 
 def name_of(name: str, text: str) -> str:
@@ -430,7 +454,7 @@ def parse_offset(name: str, text: str) -> StatedBound:
         return text.lower()
     try:
         stated = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(valid) from None
     if isinstance(stated, dict) and stated:
         return {
@@ -573,7 +597,7 @@ def _timestamps(name: str, text: str) -> Mapping[str, Bound]:
     valid = f'option {name} must be JSON {{"group": milliseconds since 1970}}, not {text!r}'
     try:
         stated = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(valid) from None
     if not isinstance(stated, dict) or not stated:
         raise ConfigError(valid)

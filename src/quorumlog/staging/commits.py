@@ -213,6 +213,7 @@ class SinkCommits:
                 f"the log has {known.last_sequence + 1} rows of producer {self.producer!r}, and the"
                 " staging group knows of none: it was formed anew, or the producer was forgotten there."
                 f" Nothing was appended. To begin anew: quorumlog producers forget {self.rows_producer}"
+                " --group GROUP, the log's own"
             )
         return 0
 

@@ -3,7 +3,7 @@ anything there. Each product keeps its files in directories of its own and refus
 key-value store served as a plain log would take foreign entries and serve no key, and a group's member
 served as a store by itself would acknowledge entries that its group never sees.
 
-The file `member` names it (member_file.py). In a directory of an earlier release the product's other
+The file `member` names it (state_files.py). In a directory of an earlier release the product's other
 files show it; without any, the first store or broker that starts on it claims it. A message store, ours
 or a Java broker's, is recognized by its folders.
 """
@@ -45,23 +45,16 @@ _STORE_NAMES = frozenset({_QUEUES_NAME, "flushed", "queues", "replica"})
 OWN_FOLDERS = frozenset(
     {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, SNAPSHOTS_NAME, APPLYING_NAME}
 )
-OWN_NAMES = (
-    OWN_FOLDERS
-    | {STAGING_FOLDER}
-    | frozenset(
-        name + suffix
-        for name in (
-            MEMBER_NAME,
-            HARD_STATE_NAME,
-            CURRTERM_NAME,
-            DURABLE_NAME,
-            DAMAGED_NAME,
-            START_NAME,
-            LOCK_NAME,
-        )
-        for suffix in ("", ".tmp")
-    )
+_OWN_FILES = (
+    MEMBER_NAME,
+    HARD_STATE_NAME,
+    CURRTERM_NAME,
+    DURABLE_NAME,
+    DAMAGED_NAME,
+    START_NAME,
+    LOCK_NAME,
 )
+OWN_NAMES = OWN_FOLDERS | {STAGING_FOLDER, *_OWN_FILES, *(f"{name}.tmp" for name in _OWN_FILES)}
 """Of a member."""
 
 
@@ -148,7 +141,8 @@ def kind_of(disk: Disk, path: str) -> DirectoryKind | None:
         return _kind_of_member(disk, path, names)
     if RESTORING_NAME in names:
         return DirectoryKind.RESTORE
-    if any(disk.exists(f"{path}/{each}/{DATA_NAME}") for each in names if _is_java_ledger(each)):
+    ledgers = [name for name in names if name.startswith(JAVA_LEDGER_PREFIX)]
+    if any(disk.exists(f"{path}/{each}/{DATA_NAME}") for each in ledgers):
         return DirectoryKind.JAVA_BROKER
     if _COMMIT_LOG_NAME in names:
         return DirectoryKind.BROKER
@@ -160,10 +154,6 @@ def kind_of(disk: Disk, path: str) -> DirectoryKind | None:
     if any(disk.list(f"{path}/{folder}") for folder in (DATA_NAME, INDEX_NAME) if folder in names):
         return DirectoryKind.JAVA_LOG
     return None
-
-
-def _is_java_ledger(name: str) -> bool:
-    return name.startswith(JAVA_LEDGER_PREFIX)
 
 
 def _kind_of_member(disk: Disk, path: str, names: list[str]) -> DirectoryKind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import count, pairwise
 from typing import NamedTuple, Self
 
@@ -23,9 +24,17 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.header_array import TERM, field_of, first_wrong
-from quorumlog.log_state.log_state import LogState, Reset, Resets, decode_state, said_ms, with_reset
+from quorumlog.log_state.log_state import (
+    EMPTY,
+    LogState,
+    Reset,
+    Resets,
+    decode_state,
+    said_ms,
+    with_reset,
+)
 from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
-from quorumlog.store.disk import Disk, is_no_damage, not_allowed, reason_of, refusal
+from quorumlog.store.disk import Disk, disk_work, is_no_damage, not_allowed, reason_of, refusal
 from quorumlog.store.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
@@ -47,7 +56,6 @@ from quorumlog.store.recovery_scan import (
 from quorumlog.store.segment_view import (
     MAX_INDEX,
     MAX_POSITION,
-    UNIT_CHUNK,
     WINDOW_BYTES,
     IndexUnits,
     SegmentFile,
@@ -57,7 +65,7 @@ from quorumlog.store.segment_view import (
     read_pages,
     scan_at,
 )
-from quorumlog.store.segments import BLANK_BYTES, BLANK_MAGIC, DATA_NAME, INDEX_NAME, IndexArray
+from quorumlog.store.segments import BLANK_BYTES, BLANK_MAGIC, DATA_NAME, INDEX_NAME
 from quorumlog.store.slot_file import unreadable_slots
 from quorumlog.store.state_files import (
     CHECKPOINT_NAME,
@@ -420,13 +428,12 @@ def _named_by_units(data: SegmentView, units: IndexUnits, extent: LogExtent) -> 
     first_index, term, position = extent.end.index + 1, extent.end.term, extent.end.position
     if not extent.segments:
         first_index = units.begin_index
-    index, last_index = first_index, -1
-    while index < units.stop_index:
-        chunk = units.read(index, min(index + UNIT_CHUNK, units.stop_index))
+    last_index = -1
+    for index, chunk, is_named in units.chunks(first_index, units.stop_index):
         if data.bases:
             wrong, _ = problem_of_units(chunk, index, data.segment_bytes, MAX_POSITION)
         else:  # nothing says how long a segment is
-            is_wrong = (chunk["index"] != np.arange(index, index + len(chunk))) | (chunk["size"] <= 0)
+            is_wrong = ~is_named | (chunk["size"] <= 0)
             wrong = int(is_wrong.argmax()) if is_wrong.any() else -1
         count = len(chunk) if wrong < 0 else wrong
         if not count or int(chunk["term"][0]) < term:
@@ -438,7 +445,6 @@ def _named_by_units(data: SegmentView, units: IndexUnits, extent: LogExtent) -> 
         last_index = index + count - 1
         last = chunk[count - 1]
         term, position = int(last["term"]), int(last["position"]) + int(last["size"])
-        index += count
         if wrong >= 0:
             break
     return first_index, last_index
@@ -753,12 +759,12 @@ class DirectoryReader:
         self.tail: str = extent.tail
         """Bytes the next start will cut; "" if none."""
         self._first_indices = [segment.first_index for segment in self.segments]
-        self._entries = StoredEntries(self._data, self._units, checked=self.checked)
-        self._structure = StoredEntries(self._data, self._units, checked=False)
+        self._entries = StoredEntries(self._data, self.units, checked=self.checked)
+        self._structure = StoredEntries(self._data, self.units, checked=False)
         self._walked = ReadPlace(-1, 0, -1, 0)
         is_replaced = self.start is not None and self.start.replaces
         self.missing = missing_entries(
-            self._data, self._units, extent, self._checkpoint, None if is_replaced else self._durable
+            self._data, self.units, extent, self._checkpoint, None if is_replaced else self._durable
         )
         """Committed entries that should lie after the end and do not; None if there are none."""
         self.damage += [] if self.missing is None else [self.missing]
@@ -775,7 +781,7 @@ class DirectoryReader:
         self.close()
 
     def close(self) -> None:
-        self._units.segments.close()
+        self.units.segments.close()
         self._data.close()
 
     # ---------------------------------------------------------------- opening
@@ -806,9 +812,9 @@ class DirectoryReader:
         index = SegmentView(
             self._disk, f"{self.path}/{INDEX_NAME}", index_files, self.index_segment_bytes
         )
-        self._units = IndexUnits(index)
+        self.units = IndexUnits(index)
         committed_index = MAX_INDEX if self._checkpoint is None else self._checkpoint.committed_index
-        return scan_java(self._data, self._units, files, committed_index)
+        return scan_java(self._data, self.units, files, committed_index)
 
     def _own_extent(self, record: MemberRecord) -> LogExtent:
         self.segment_bytes = record.segment_bytes
@@ -867,7 +873,7 @@ class DirectoryReader:
             self._checkpoint, self.durable_index = None, self.begin.index  # they are of another log
         damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(self.begin))
         self.damaged = damaged or ()
-        extent, self._data, self._units = scan_own(
+        extent, self._data, self.units = scan_own(
             self._disk, self.path, record, known, damaged, start, self._scanned_index
         )
         if damaged is None:
@@ -951,15 +957,11 @@ class DirectoryReader:
         self._check_range(index, index + 1)
         return self._header_by_unit(index) or self._header_by_walk(index)
 
-    def index_units(self, first_index: int, stop_index: int) -> IndexArray:
-        """As they are, `INDEX_DTYPE`; zeros where the index has none."""
-        return self._units.read(first_index, stop_index)
-
     def unreadable_units(self) -> list[Damage]:
-        index = self._units.segments
+        index = self.units.segments
         return [
             Damage(index.name_of(page.position), page.position, -1, page.problem)
-            for page in self._units.unreadable.values()
+            for page in self.units.unreadable.values()
         ]
 
     def read_bytes(self, position: int, size_bytes: int) -> bytes:
@@ -1021,14 +1023,11 @@ class DirectoryReader:
         at = bisect_right(self._first_indices, first_index - 1)
         if at < len(self.segments):
             stop_index = min(stop_index, self._first_indices[at])
-        index = first_index
-        while index < min(stop_index, self._units.stop_index):
-            chunk_stop = min(index + UNIT_CHUNK, stop_index, self._units.stop_index)
-            units = self._units.read(index, chunk_stop)
-            for number in np.flatnonzero(units["index"] == np.arange(index, chunk_stop)).tolist():
-                if self._header_by_unit(index + number) is not None:
-                    return index + int(number)
-            index = chunk_stop
+        units_stop = min(stop_index, self.units.stop_index)
+        for first, _, is_named in self.units.chunks(first_index, units_stop):
+            for index in (first + np.flatnonzero(is_named)).tolist():
+                if self._header_by_unit(index) is not None:
+                    return int(index)
         return stop_index
 
     def _place_before(self, index: int, link_first: bool) -> ReadPlace:
@@ -1053,7 +1052,7 @@ class DirectoryReader:
         return place._replace(position=next_base)
 
     def _header_by_unit(self, index: int) -> EntryHeader | None:
-        unit = self._units.read(index, index + 1)[0]
+        unit = self.units.read(index, index + 1)[0]
         position = int(unit["position"])
         if int(unit["index"]) != index or not 0 <= position < MAX_POSITION:
             return None
@@ -1122,28 +1121,25 @@ class StoredMarks(MarkedLog):
     def __init__(self, disk: Disk, reader: DirectoryReader) -> None:
         self._disk = disk
         self._reader = reader
-        self._clock_resets: Resets | None = None
 
-    @property
+    @cached_property
     def clock_resets(self) -> Resets:
-        if self._clock_resets is None:
-            self._clock_resets = self._read_resets()
-        return self._clock_resets
-
-    def _read_resets(self) -> Resets:
         """Those that the newest state knows, and after it those that the index names."""
-        resets: Resets = ()
-        first_index = self.begin_index + 1
-        for index, record in self.states():
-            state = decode_state(record)
-            if isinstance(state, LogState) and index <= self._reader.readable_index:
-                resets, first_index = state.clock_resets, index + 1
-                break
+        state, first_index = self.newest_state(self._reader.readable_index)
+        resets = state.clock_resets
         for batch in self.control_batches(first_index, self._reader.readable_index + 1):
             time_ms = said_ms(batch.first_header.magic, batch.body(0))
             if time_ms is not None and batch.first_header.magic == EntryKind.CLOCK:
                 resets = with_reset(resets, Reset(batch.first_index, time_ms))
         return resets
+
+    def newest_state(self, last_index: int) -> tuple[LogState, int]:
+        """Of those that are saved, up to an entry not after this one; and the index after that entry."""
+        for index, record in self.states():
+            state = decode_state(record)
+            if isinstance(state, LogState) and index <= last_index:
+                return state, index + 1
+        return EMPTY, self.begin_index + 1
 
     def time_ms_at(self, index: int) -> int:
         """When this entry counts as appended; -1: no mark at or before it. Raises StoreFailure."""
@@ -1164,29 +1160,24 @@ class StoredMarks(MarkedLog):
         path = self._reader.path
         if self._reader.is_java:
             return
-        try:
+        with disk_work(f"{path}/{STATES_NAME}", "read"):
             for position in reversed(saved_positions(self._disk, path)):
                 state = load_state(self._disk, path, position)
                 if state is not None and self._holds(state.point):
                     yield state.point.index, state.record
             start = load_start(self._disk, path)
-        except OSError as error:
-            raise StoreFailure(refusal(f"{path}/{STATES_NAME}", "read", error)) from error
         if start is not None and start.point == self._reader.begin:
             yield start.point.index, start.record
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         """By the kinds in the index; where it lacks the entries, by the entries. Damaged ones are left
         out: their times are unknown."""
-        while first_index < stop_index:
-            chunk_stop = min(first_index + UNIT_CHUNK, stop_index)
-            units = self._reader.index_units(first_index, chunk_stop)
-            if bool((units["index"] == np.arange(first_index, chunk_stop)).all()):
+        for first, units, is_named in self._reader.units.chunks(first_index, stop_index):
+            if bool(is_named.all()):
                 for at in np.flatnonzero(units["magic"] > EntryKind.NOOP).tolist():
-                    yield from self._controls_of(first_index + at, first_index + at + 1)
+                    yield from self._controls_of(first + at, first + at + 1)
             else:
-                yield from self._controls_of(first_index, chunk_stop)
-            first_index = chunk_stop
+                yield from self._controls_of(first, first + len(units))
 
     def _controls_of(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         for piece in self._reader.pieces(first_index, stop_index):

@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.entry_header import Buffer
+from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.measures import Histogram
 
 T = TypeVar("T")
@@ -66,6 +67,17 @@ def refusal(path: str, action: str, error: OSError) -> str:
     where = f" ({error.filename})" if error.filename not in (None, path) else ""
     remedy = _REMEDIES.get(error.errno or 0, "check its file system")
     return f"{path} cannot be {action}: {reason_of(error)}{where}; {remedy}"
+
+
+@contextmanager
+def disk_work(path: str, action: str, full: str = "") -> Iterator[None]:
+    """An OSError becomes a StoreFailure; where it is a lack of space a DiskFull, which says `full`."""
+    try:
+        yield
+    except OSError as error:
+        if full and is_lack_of_space(error):
+            raise DiskFull(full) from error
+        raise StoreFailure(refusal(path, action, error)) from error
 
 
 def not_allowed(path: str, error: PermissionError) -> str:

@@ -52,13 +52,17 @@ def decode_durable_point(payload: bytes) -> DurablePoint:
     return DurablePoint(LogPoint(index, term, chain, position), index_synced_position)
 
 
+def _read_payload(disk: Disk, directory: str) -> bytes | None:
+    try:
+        return read_payload(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC)
+    except FileNotFoundError:
+        return None
+
+
 def read_durable_owner(disk: Disk, directory: str) -> str:
     """Id of the directory whose member has written the file; "" if it does not say, or has no good
     slot."""
-    try:
-        payload = read_payload(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC)
-    except FileNotFoundError:
-        return ""
+    payload = _read_payload(disk, directory)
     if payload is None:
         return ""
     size_bytes = _PAYLOAD.unpack_from(payload)[-1]
@@ -67,10 +71,7 @@ def read_durable_owner(disk: Disk, directory: str) -> str:
 
 def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:
     """None if the file is missing or has no good slot."""
-    try:
-        payload = read_payload(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC)
-    except FileNotFoundError:
-        return None
+    payload = _read_payload(disk, directory)
     return None if payload is None else decode_durable_point(payload)
 
 
@@ -87,11 +88,8 @@ class DurableFile:
     @classmethod
     def create(cls, disk: Disk, directory: str) -> Self:
         """A new file at the origin of the log, synced; the caller syncs the directory."""
-        return cls(
-            SlotFile.create(
-                disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC, encode_durable_point(DURABLE_ORIGIN)
-            )
-        )
+        path, payload = f"{directory}/{DURABLE_NAME}", encode_durable_point(DURABLE_ORIGIN)
+        return cls(SlotFile.create(disk, path, DURABLE_MAGIC, payload))
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> Self:

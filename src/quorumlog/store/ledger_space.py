@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.errors import DiskFull
+from quorumlog.store.disk import Disk, disk_work
 from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.segments import INDEX_UNIT_BYTES, SegmentList
 
@@ -180,8 +180,6 @@ class LedgerSpace:
 
     def is_above_watermark(self) -> bool:
         """Any thread. Raises StoreFailure."""
-        try:
+        with disk_work(self._directory, "measured"):
             usage = self._disk.usage(self._directory)
-        except OSError as error:
-            raise StoreFailure(refusal(self._directory, "measured", error)) from error
         return usage.used_ratio > self._config.disk_full_ratio

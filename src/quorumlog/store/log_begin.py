@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol
@@ -13,7 +14,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, RangeDamaged, StoreFailure
 from quorumlog.log_state.log_state import LogState, Resets, StateTime, counted_ms, decode_time, said_ms
-from quorumlog.store.disk import Disk, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, disk_work
 from quorumlog.store.entry_index import IndexSegments, LogEnds
 from quorumlog.store.ledger_store import Boundaries, LedgerStore, LogPoint, LogStart
 from quorumlog.store.log_reader import LogReader
@@ -59,15 +60,10 @@ def search_term_runs(first_index: int, last_index: int, term_of: TermOf) -> tupl
         while inside + step < last_index and term_of(inside + step, False) == term:
             inside += step
             step *= 2
-        outside = min(inside + step, last_index)
-        while outside - inside > 1:
-            middle = (inside + outside) // 2
-            if term_of(middle, False) == term:
-                inside = middle
-            else:
-                outside = middle
+        unsure = range(inside + 1, min(inside + step, last_index))
+        inside += bisect_left(unsure, True, key=lambda index: term_of(index, False) != term)
         term_of(inside, True)
-        start = outside
+        start = inside + 1
 
 
 # ---------------------------------------------------------------- Boundaries
@@ -128,23 +124,23 @@ class SegmentBoundaries(Boundaries):
 
     def save(self, state: LogStart) -> bool:
         point = state.point
+        full = f"no space for a state of the log in {self._path}"
         try:
-            while True:
-                truncations = self._ends.truncations
-                if self._boundary(point.position, point.index) != point:
-                    forget_staged(self._disk, self._directory, point.position)
-                    return False
-                stage_state(self._disk, self._directory, state)
-                with self._lock:
-                    if truncations == self._ends.truncations:
-                        place_state(self._disk, self._directory, point.position)
-                        break
-            self._disk.sync_directory(self._path)
-        except OSError as error:
+            with disk_work(self._path, "written", full):
+                while True:
+                    truncations = self._ends.truncations
+                    if self._boundary(point.position, point.index) != point:
+                        forget_staged(self._disk, self._directory, point.position)
+                        return False
+                    stage_state(self._disk, self._directory, state)
+                    with self._lock:
+                        if truncations == self._ends.truncations:
+                            place_state(self._disk, self._directory, point.position)
+                            break
+                self._disk.sync_directory(self._path)
+        except (DiskFull, StoreFailure):
             forget_staged(self._disk, self._directory, point.position)
-            if is_lack_of_space(error):
-                raise DiskFull(f"no space for a state of the log in {self._path}") from error
-            raise StoreFailure(refusal(self._path, "written", error)) from error
+            raise
         return True
 
     def saved(self) -> Iterator[LogStart]:
@@ -160,38 +156,22 @@ class SegmentBoundaries(Boundaries):
     def keep_between(self, begin_position: int, end_position: int) -> None:
         """Delete those of boundaries at or below the begin of the log, and at or after its end: where
         the next entry lies depends on how long it is. Raises StoreFailure."""
-        with self._lock:
-            gone = [
-                position
-                for position in self._positions()
-                if not begin_position < position < end_position
-            ]
-            try:
+        # What a full disk leaves there counts for no other log.
+        with suppress(DiskFull), disk_work(self._path, "made shorter", "no space to delete"):
+            with self._lock:
+                positions = self._positions()
+                gone = [each for each in positions if not begin_position < each < end_position]
                 delete_states(self._disk, self._directory, gone)
-            except OSError as error:
-                self._refuse_unless_full(error)
-        try:
             if gone:
                 self._disk.sync_directory(self._path)
-        except OSError as error:
-            self._refuse_unless_full(error)
-
-    def _refuse_unless_full(self, error: OSError) -> None:
-        """What is left counts for no other log."""
-        if not is_lack_of_space(error):
-            raise StoreFailure(refusal(self._path, "made shorter", error)) from error
 
     def _positions(self) -> list[int]:
-        try:
+        with disk_work(self._path, "read"):
             return saved_positions(self._disk, self._directory)
-        except OSError as error:
-            raise StoreFailure(refusal(self._path, "read", error)) from error
 
     def _loaded(self, position: int) -> LogStart | None:
-        try:
+        with disk_work(self._path, "read"):
             return load_state(self._disk, self._directory, position)
-        except OSError as error:
-            raise StoreFailure(refusal(self._path, "read", error)) from error
 
     def _boundary(self, position: int, index: int) -> LogPoint | None:
         """As this log has it, durable; None if no segment begins there after that entry."""
@@ -252,17 +232,14 @@ class Drops:
     def delete(self) -> None:
         """Any thread, one at a time. Files that a full disk keeps stay for the next time. Raises
         StoreFailure."""
-        try:
+        # A file system that writes elsewhere needs space to delete.
+        with suppress(DiskFull), disk_work(self._data.directory, "made shorter", "no space to delete"):
             for path in tuple(self._undeleted):
                 with suppress(FileNotFoundError):  # somebody made space by hand
                     self._disk.unlink(path)
                 self._undeleted.remove(path)
             for folder in (self._data.directory, self._index.directory):
                 self._disk.sync_directory(folder)
-        except OSError as error:
-            # A file system that writes elsewhere needs space to delete.
-            if not is_lack_of_space(error):
-                raise StoreFailure(refusal(self._data.directory, "made shorter", error)) from error
 
 
 # ----------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -134,10 +135,7 @@ class LogReader:
         except DirectoryDamaged:
             if truncations == self._ends.truncations:
                 raise
-        raise IndexOutOfRange(
-            f"entry {index} may have been truncated meanwhile",
-            ledger_begin_index=self._ends.begin.index + 1,
-        )
+        raise self._may_be_cut(index)
 
     def remember(self, point: LogPoint, truncations: int) -> None:
         self._remembered = (truncations, point)
@@ -166,18 +164,10 @@ class LogReader:
             return self._ends.end.position
         if self._damaged.ranges:
             return segment_end
-        low, high = (
-            cut.index,
-            self._ends.end.index,
-        )  # the last entry before the boundary lies between
+        unsure = range(cut.index + 1, self._ends.end.index)
         try:
-            while high - low > 1:
-                middle = (low + high) // 2
-                if self.point_at(middle).position <= segment_end:
-                    low = middle
-                else:
-                    high = middle
-            return self.point_at(low).position + BLANK_BYTES
+            inside = bisect_right(unsure, segment_end, key=lambda index: self.point_at(index).position)
+            return self.point_at(cut.index + inside).position + BLANK_BYTES
         except DirectoryDamaged:
             return segment_end  # the whole of it, then
 
@@ -226,10 +216,7 @@ class LogReader:
         except DirectoryDamaged as damage:
             if truncations == self._ends.truncations:
                 raise
-            raise IndexOutOfRange(
-                f"entry {first_index} may have been truncated meanwhile",
-                ledger_begin_index=self._ends.begin.index + 1,
-            ) from damage
+            raise self._may_be_cut(first_index) from damage
         try:
             return log_range, self.read(log_range)
         except DirectoryDamaged as damage:
@@ -269,12 +256,11 @@ class LogReader:
 
     def kinds(self, first_index: int, stop_index: int) -> Int64Array:
         """By the index alone, which is not checked against the entries."""
-        chunks = range(first_index, stop_index, _UNIT_CHUNK)
-        found = [self._kinds(first, min(first + _UNIT_CHUNK, stop_index)) for first in chunks]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
-
-    def _kinds(self, first_index: int, stop_index: int) -> Int64Array:
-        return self._units(first_index, stop_index)["magic"].astype(np.int64)
+        found = [np.empty(0, np.int64)]
+        for first in range(first_index, stop_index, _UNIT_CHUNK):
+            units = self._units(first, min(first + _UNIT_CHUNK, stop_index))
+            found.append(units["magic"].astype(np.int64))
+        return np.concatenate(found)
 
     def _contradicts(self, units: IndexArray) -> bool:
         """Whether what the data of damaged entries still says of their kinds is something else. What is
@@ -294,8 +280,7 @@ class LogReader:
             return self._index.units_on_disk(first_index, stop_index)
         except DirectoryDamaged as damage:
             if truncations != self._ends.truncations:
-                problem = f"entry {first_index} may have been truncated meanwhile"
-                raise IndexOutOfRange(problem) from damage
+                raise self._may_be_cut(first_index) from damage
             damaged = self._damaged.at(damage.index)
             if damaged is None:
                 raise
@@ -356,6 +341,12 @@ class LogReader:
     def _check_not_cut(self, log_range: LogRange) -> None:
         if log_range.stop_index - 1 > self._ends.end.index:
             raise self._cut_meanwhile(log_range)
+
+    def _may_be_cut(self, index: int) -> IndexOutOfRange:
+        return IndexOutOfRange(
+            f"entry {index} may have been truncated meanwhile",
+            ledger_begin_index=self._ends.begin.index + 1,
+        )
 
     def _cut_meanwhile(self, log_range: LogRange) -> IndexOutOfRange:
         return IndexOutOfRange(

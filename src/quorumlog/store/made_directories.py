@@ -39,7 +39,7 @@ from quorumlog.store.state_files import (
 )
 
 # ---------------------------------------------------------------- BackupDirectory
-# A directory that a log is copied into, time and again (files/backup_file.py).
+# A directory that a log is copied into, time and again.
 #
 #     backup       first: from here on it is a backup, whatever comes
 #     start, hardstate, durable, data, index

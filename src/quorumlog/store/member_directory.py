@@ -7,8 +7,8 @@ import posixpath
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ from quorumlog.store.disk import (
     DiskFile,
     DiskLock,
     DiskUsage,
+    disk_work,
     is_lack_of_space,
     reason_of,
     refusal,
@@ -79,6 +80,8 @@ from quorumlog.store.state_files import (
     save_start,
     version_of,
 )
+
+SlotsT = TypeVar("SlotsT", DurableFile, HardStateFile)
 
 # ----------------------------------------------------------------
 # What a start looks at before it opens the log: promises that are lost, and small files that it
@@ -141,36 +144,37 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
     return record
 
 
+def _open_good(opened: Callable[[Disk, str], SlotsT], disk: Disk, path: str) -> SlotsT | None:
+    """None: the file is missing, or has no good slot."""
+    try:
+        file = opened(disk, path)
+    except FileNotFoundError:
+        return None
+    if file.load() is None:
+        file.close()
+        return None
+    return file
+
+
 def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
     """A point that cannot be read starts again at the origin: then the whole log is verified."""
-    try:
-        file = DurableFile.open(disk, path)
-    except FileNotFoundError:
-        pass
-    else:
-        if file.load() is not None:
-            return file
-        file.close()
-    file = DurableFile.create(disk, path)
-    disk.sync_directory(path)
+    file = _open_good(DurableFile.open, disk, path)
+    if file is None:
+        file = DurableFile.create(disk, path)
+        disk.sync_directory(path)
     return file
 
 
 def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardStateFile:
     """State that cannot be read starts again without a vote, at `least_term`."""
-    try:
-        file = HardStateFile.open(disk, path)
-    except FileNotFoundError:
-        pass
+    file = _open_good(HardStateFile.open, disk, path)
+    if file is None:
+        file = HardStateFile.create(disk, path, HardState(least_term, None))
+        disk.sync_directory(path)
     else:
         state = file.load()
-        if state is not None:
-            # After a crash the slots may be in the page cache only.
-            file.save(state)
-            return file
-        file.close()
-    file = HardStateFile.create(disk, path, HardState(least_term, None))
-    disk.sync_directory(path)
+        assert state is not None, path
+        file.save(state)  # after a crash the slots may be in the page cache only
     return file
 
 
@@ -224,13 +228,22 @@ def clear_files(disk: Disk, path: str) -> None:
 def save_promises(disk: Disk, path: str, state: HardState, committed: LogPoint) -> None:
     """Term and vote, and how far the log is committed, which is all of it. On disk when this returns;
     raises OSError, StoreFailure."""
-    file = HardStateFile.open(disk, path)
-    try:
+    with closing(HardStateFile.open(disk, path)) as file:
         file.save(state)
-    finally:
-        file.close()
     checkpoint = Checkpoint(committed.index, committed.index, committed.term, committed.chain)
     replace_file(disk, f"{path}/{CHECKPOINT_NAME}", encode_checkpoint(checkpoint), synced=True)
+
+
+def _sync_all(store: LedgerStore, durable_file: DurableFile) -> None:
+    """Raises StoreFailure."""
+    task = store.begin_sync()
+    if task is not None:
+        task.run()
+        store.finish_sync(task)
+    # Into both slots: should one be damaged while nobody runs, the other must not be older.
+    durable = durable_file.load()
+    assert durable is not None, "the log was recovered"
+    durable_file.record_both_synced(durable)
 
 
 class CopiedLog:
@@ -283,16 +296,10 @@ class CopiedLog:
 
     def sync(self) -> None:
         """Everything is on disk when this returns. Raises StoreFailure."""
-        task = self.store.begin_sync()
-        if task is not None:
-            task.run()
-            self.store.finish_sync(task)
+        _sync_all(self.store, self._durable)
         give_back: Callable[[], None] | None = self.store.outgrown_cache()
         if give_back is not None:
             give_back()
-        durable = self._durable.load()
-        assert durable is not None, "the log was recovered"
-        self._durable.record_both_synced(durable)
         self._unsynced_bytes = 0
 
     def close(self) -> None:
@@ -379,16 +386,12 @@ def finish_recovery(disk: Disk, path: str, record: MemberRecord) -> MemberRecord
     recovery = record.recovery
     assert recovery is not None, record
     disk.sync_directory(path)  # the record may be in the cache only
-    log = open_log(disk, path, record)
-    try:
+    with closing(open_log(disk, path, record)) as log:
         if log.end.index > recovery.end_index:
             log.store.truncate_from(recovery.end_index + 1)
         end = log.end
-        if (end.index, end.term, end.chain) != (
-            recovery.end_index,
-            recovery.end_term,
-            recovery.end_chain,
-        ):
+        held = (end.index, end.term, end.chain)
+        if held != (recovery.end_index, recovery.end_term, recovery.end_chain):
             raise DirectoryDamaged(
                 f"{path}: the log ends at entry {end.index} of term {end.term} (position"
                 f" {end.position}), and was at entry {recovery.end_index} of term {recovery.end_term}"
@@ -401,8 +404,6 @@ def finish_recovery(disk: Disk, path: str, record: MemberRecord) -> MemberRecord
         log.append_own(EntryBatch.control(EntryKind.MEMBERSHIP, recovery.membership), recovery.term)
         log.sync()
         end = log.end
-    finally:
-        log.close()
     start = load_start(disk, path)
     if start is not None and start.owed_index >= 0:
         # It would wait for ever for entries of the old cluster before it stands for election.
@@ -419,7 +420,7 @@ def finish_recovery(disk: Disk, path: str, record: MemberRecord) -> MemberRecord
 
 
 # ---------------------------------------------------------------- MemberDirectory
-# A member's directory, once it is open (member_directory.py).
+# A member's directory, once it is open.
 
 
 @contextmanager
@@ -466,7 +467,7 @@ class MemberDirectory:
         """Actions of this start, and advice to the operator, in sentences."""
         self.unreadable: tuple[str, ...] = ()
         """Unreadable pages at this start that were not needed: a failing disk."""
-        self._disk = disk
+        self.disk = disk
         self._lock = lock
         self._record = record
         self._record_lock = threading.Lock()
@@ -475,10 +476,6 @@ class MemberDirectory:
         self._durable_file = durable_file
         self._checkpoint_problem = ""
         self._checkpoint_lock = threading.Lock()
-
-    @property
-    def disk(self) -> Disk:
-        return self._disk
 
     def save_hard_state(self, state: HardState) -> None:
         """On disk when this returns. Raises StoreFailure."""
@@ -528,7 +525,7 @@ class MemberDirectory:
         self._refuse_releases_before(VERSION_WITH_START)
         # Without this a log whose power fails could seem to end below its start.
         self._durable_file.sync()
-        save_start(self._disk, self.path, start)
+        save_start(self.disk, self.path, start)
 
     @property
     def may_hold_control_entries(self) -> bool:
@@ -565,11 +562,11 @@ class MemberDirectory:
 
     def first_admin(self) -> UserOrder | None:
         """That was left here while the member was stopped. Raises DirectoryDamaged."""
-        return load_first_admin(self._disk, self.path)
+        return load_first_admin(self.disk, self.path)
 
     def forget_first_admin(self) -> None:
         """Raises StoreFailure."""
-        delete_first_admin(self._disk, self.path)
+        delete_first_admin(self.disk, self.path)
 
     def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""
@@ -583,7 +580,7 @@ class MemberDirectory:
             version = max(self._record.version, version)
             record = msgspec.structs.replace(self._record, version=version, **fields)
             if record != self._record:
-                save_member(self._disk, self.path, record)
+                save_member(self.disk, self.path, record)
                 self._record = record
 
     def write_checkpoint(self, committed: LogPoint) -> None:
@@ -597,7 +594,7 @@ class MemberDirectory:
         checkpoint = Checkpoint(end.index, committed.index, committed.term, committed.chain)
         try:
             with self._checkpoint_lock:
-                save_checkpoint(self._disk, self.path, checkpoint)
+                save_checkpoint(self.disk, self.path, checkpoint)
         except OSError as error:
             problem = refusal(f"{self.path}/{CHECKPOINT_NAME}", "written", error)
             if not is_lack_of_space(error):
@@ -612,10 +609,8 @@ class MemberDirectory:
 
     def usage(self) -> DiskUsage:
         """Of its file system; any thread. Raises StoreFailure."""
-        try:
-            return self._disk.usage(self.path)
-        except OSError as error:
-            raise StoreFailure(refusal(self.path, "measured", error)) from error
+        with disk_work(self.path, "measured"):
+            return self.disk.usage(self.path)
 
     def problems(self) -> tuple[str, ...]:
         """Writes that failed for lack of space, in sentences."""
@@ -623,7 +618,7 @@ class MemberDirectory:
 
     def applying_file(self, machine: str) -> ApplyingFile:
         """The file of that state machine; open at most until `close`."""
-        return ApplyingFile(self._disk, self.path, machine, self._kept_open.append)
+        return ApplyingFile(self.disk, self.path, machine, self._kept_open.append)
 
     def close(self, clean: bool) -> None:
         """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
@@ -638,18 +633,9 @@ class MemberDirectory:
             self._lock.release()
 
     def _finish(self) -> None:
-        task = self.store.begin_sync()
-        if task is not None:
-            task.run()
-            self.store.finish_sync(task)
-        # Into both slots: should one be damaged while nobody runs, the other must not be older.
-        durable = self._durable_file.load()
-        assert durable is not None, self.path
-        self._durable_file.record_both_synced(durable)
-        try:
-            self._disk.sync_directory(self.path)  # the name of `checkpoint`
-        except OSError as error:
-            raise StoreFailure(refusal(self.path, "synced", error)) from error
+        _sync_all(self.store, self._durable_file)
+        with disk_work(self.path, "synced"):
+            self.disk.sync_directory(self.path)  # the name of `checkpoint`
 
 
 # ----------------------------------------------------------------
@@ -658,9 +644,7 @@ class MemberDirectory:
 # A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
 # vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced
 # before anything else is made again, and its member is a new one that the others feed. Nobody could
-# feed a group of one, which therefore refuses to start and names the command (recovered_directory.py).
-
-__all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
+# feed a group of one, which therefore refuses to start and names the command.
 
 _OTHERS = 0o077
 """Of a mode: what others than the owner may do."""
@@ -835,12 +819,7 @@ def _create(
     kind: DirectoryKind,
 ) -> MemberRecord:
     """`member` comes last: it promises that everything before it is complete and on disk."""
-    for folder in (DATA_NAME, INDEX_NAME):
-        disk.make_directory(f"{path}/{folder}")
-        disk.sync_directory(f"{path}/{folder}")
-    HardStateFile.create(disk, path, HardState(0, None)).close()
-    DurableFile.create(disk, path).close()
-    disk.sync_directory(path)
+    make_files(disk, path, None)
     record = MemberRecord(
         group=group,
         member_id=member_id,

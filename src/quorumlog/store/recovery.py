@@ -15,7 +15,15 @@ import numpy as np
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, is_folder, is_lack_of_space, kept_descriptors, reason_of, refusal
+from quorumlog.store.disk import (
+    Disk,
+    disk_work,
+    is_folder,
+    is_lack_of_space,
+    kept_descriptors,
+    reason_of,
+    refusal,
+)
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.ledger_space import control_reserve
@@ -326,7 +334,7 @@ class SegmentAdoption:
         file = Segment.open(self._disk, finding.path, finding.position, files.segment_bytes)
         file.discard_from(end)
         file.sync()
-        file.retire()
+        file.release()
 
     def copy_aside(self, segments: SegmentList, first: int, stop: int, prefix: str = "") -> None:
         """Lack of space for the copy is ignored: the bytes cut were never acknowledged. Unreadable pages
@@ -354,7 +362,7 @@ class SegmentAdoption:
 # disk.
 #
 #   below the durable point    index units that were not synced are written again; what is bad is kept as
-#                              a damaged range (damaged_ranges.py)
+#                              a damaged range (state_files.py)
 #   above it                   whole entries with good digests are written again, the rest is a torn
 #                              tail: kept aside in `set-aside/` and cut
 #
@@ -428,14 +436,13 @@ def recover_log(
 def _end_replacing(disk: Disk, directory: str, start: LogStart) -> LogStart:
     """Nothing is left of the log that was replaced, on disk; from now on a start of the process keeps
     what it finds."""
-    try:
+    with disk_work(directory, "recovered"):
         if disk.exists(f"{directory}/{CHECKPOINT_NAME}"):
             disk.unlink(f"{directory}/{CHECKPOINT_NAME}")
             disk.sync_directory(directory)
-        start = msgspec.structs.replace(start, replaces=False)
+    start = msgspec.structs.replace(start, replaces=False)
+    try:
         save_start(disk, directory, start)
-    except OSError as error:
-        raise StoreFailure(refusal(directory, "recovered", error)) from error
     except DiskFull as error:
         raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
     return start

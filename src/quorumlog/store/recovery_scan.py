@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -13,7 +14,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind
-from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
+from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.header_array import term_runs_of
 from quorumlog.store.disk import Disk, is_folder
@@ -56,7 +57,7 @@ from quorumlog.store.state_files import (
 #
 # Below the durable point a file that is missing or short is made again as zeros; above it such a file
 # is what an unfinished creation or cut has left. The index can be made again from the data, so nothing
-# about its files is damage. Nothing is changed here: `segment_adoption.py` does that.
+# about its files is damage. Nothing is changed here: `recovery.py` does that.
 
 
 class Fate(Enum):
@@ -347,7 +348,7 @@ def _segments(
 # Where it ends, what of it is damaged, what lies after its end.
 #
 #   below the durable point    every header must be there and link to the next; what is not is a damaged
-#                              range, and the walk goes round it (damage_search.py)
+#                              range, and the walk goes round it
 #   above it                   whole entries with good digests that continue the log are kept; the first
 #                              record that does not, and all after it, is a torn tail
 #
@@ -480,14 +481,10 @@ class _LogScanner:
         zeros after, so that "is unit i there and does its entry end below that position" changes
         once."""
         stop_position = min(self._files.known.index_synced_position, self._files.lost_from)
-        low, high = self._begin.index + 1, self._files.trusted_stop_index
-        while low < high:
-            middle = (low + high) // 2
-            if self._units.unit_at(self._data, middle, stop_position) is not None:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+        indices = range(self._begin.index + 1, self._files.trusted_stop_index)
+        return self._begin.index + bisect_left(
+            indices, True, key=lambda i: self._units.unit_at(self._data, i, stop_position) is None
+        )
 
     def _point_at(self, index: int) -> LogPoint | None:
         """None if index and data do not agree about an entry, or the page in which it ends cannot be
@@ -626,18 +623,12 @@ class _LogScanner:
         """Whole entries, hopping over ones whose header is good and whose body is not."""
         whole = 0
         while position + HEADER_BYTES <= stop_position:
-            header = unpack_header(read_pages(self._data, HEADER_BYTES, position)[0])
-            stop = position + header.size
-            good = header.pos == position and header.size == header.body_len + HEADER_BYTES
-            if (
-                not good
-                or header.body_len < 0
-                or stop > self._data.base_of(position) + (self._data.segment_bytes)
-            ):
+            header = header_at(self._data, position)
+            if header is None or position + header.size > self._data.stop_of(position):
                 return whole
             body, _ = read_pages(self._data, header.body_len, position + HEADER_BYTES)
             whole += crc32(body) == header.body_crc
-            position = stop
+            position += header.size
         return whole
 
 
@@ -651,7 +642,6 @@ class _LogScanner:
 # must say.
 
 _SEARCH_BYTES = 1 << 20
-_UNIT_CHUNK = 65536
 
 
 class AnchorDamaged(Exception):
@@ -786,8 +776,10 @@ class DamageSearch:
         only.
         """
         found = self._first_whole(self._by_units(point, at, stop), point, at, stop)
-        if found is not None and not self._lacks_units(point.index + 2, found.index):
-            return found
+        if found is not None:
+            chunks = self._units.chunks(point.index + 2, found.index)
+            if all(is_named.all() for _, _, is_named in chunks):
+                return found
         # Entries before it whose units are gone as well are found by their own word.
         stop_position = stop.position if found is None else found.pos
         return self._first_whole(self._by_positions(at, stop_position), point, at, stop) or found
@@ -806,14 +798,6 @@ class DamageSearch:
                 return header
             before = header
         return None
-
-    def _lacks_units(self, first_index: int, stop_index: int) -> bool:
-        for first in range(first_index, stop_index, _UNIT_CHUNK):
-            units = self._units.read(first, min(first + _UNIT_CHUNK, stop_index))
-            expected = np.arange(first, min(first + _UNIT_CHUNK, stop_index))
-            if (units["index"] != expected).any():
-                return True
-        return False
 
     def _whole_entry(
         self, position: int, point: LogPoint, at: int, stop: LogPoint
@@ -851,14 +835,9 @@ class DamageSearch:
 
     def _by_units(self, point: LogPoint, at: int, stop: LogPoint) -> Iterator[int]:
         """Positions where the index has an entry and the data a header that says the same."""
-        for first in range(point.index + 1, stop.index + 1, _UNIT_CHUNK):
-            units = self._units.read(first, min(first + _UNIT_CHUNK, stop.index + 1))
+        for _, units, is_named in self._units.chunks(point.index + 1, stop.index + 1):
             positions = units["position"].astype(np.int64)
-            possible = (
-                (units["index"] == np.arange(first, first + len(units)))
-                & (positions > at)
-                & (positions + HEADER_BYTES <= stop.position)
-            )
+            possible = is_named & (positions > at) & (positions + HEADER_BYTES <= stop.position)
             units, positions = units[possible], positions[possible]
             windows = positions // _SEARCH_BYTES
             for window in np.unique(windows).tolist():

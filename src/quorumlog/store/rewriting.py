@@ -77,39 +77,34 @@ class Rewriting:
         back = 1
         while True:
             index = max(first_index - back, begin.index)
-            anchor = begin if index == begin.index else self._point_at(index, durable)
-            if anchor is not None:
-                units: list[tuple[int, bytes]] = []
-                search = DamageSearch(
-                    self._data,
-                    self._index.files,
-                    begin,
-                    self._damaged.ranges,
-                    partial(self._note_wrong_units, units),
-                    _WINDOW_BYTES,
-                )
-                try:
-                    reached = search.walk(anchor, durable, stop_index - 1, check_bodies=True)
-                except AnchorDamaged as problem:
-                    if anchor == begin:
-                        raise DirectoryDamaged(
-                            f"{self._data.directory}: {problem}",
-                            path=self._data.directory,
-                            position=durable.position,
-                        ) from problem
-                else:
-                    size_bytes = reached.position - anchor.position
-                    if not (search.ranges or units or search.bad_blanks):  # else `settle` writes there
-                        self._page_cache.read_once(anchor.position, size_bytes)
-                    return Examination(
-                        tuple(search.ranges),
-                        tuple(units),
-                        tuple(search.bad_blanks),
-                        reached.index + 1,
-                        size_bytes,
-                        truncations,
-                    )
             back *= 2
+            anchor = begin if index == begin.index else self._point_at(index, durable)
+            if anchor is None:
+                continue
+            units: list[tuple[int, bytes]] = []
+            search = DamageSearch(
+                self._data,
+                self._index.files,
+                begin,
+                self._damaged.ranges,
+                partial(self._note_wrong_units, units),
+                _WINDOW_BYTES,
+            )
+            try:
+                reached = search.walk(anchor, durable, stop_index - 1, check_bodies=True)
+            except AnchorDamaged as problem:
+                if anchor != begin:
+                    continue
+                path = self._data.directory
+                raise DirectoryDamaged(
+                    f"{path}: {problem}", path=path, position=durable.position
+                ) from problem
+            size_bytes = reached.position - anchor.position
+            if not (search.ranges or units or search.bad_blanks):  # else `settle` writes there
+                self._page_cache.read_once(anchor.position, size_bytes)
+            ranges, blanks = tuple(search.ranges), tuple(search.bad_blanks)
+            stop_index = reached.index + 1
+            return Examination(ranges, tuple(units), blanks, stop_index, size_bytes, truncations)
 
     def _point_at(self, index: int, durable: LogPoint) -> LogPoint | None:
         """None if unit and header of an entry do not agree."""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Self
 
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.errors import StoreFailure
 from quorumlog.figures import now
-from quorumlog.store.disk import ClosedFile, Disk, DiskFile, is_lack_of_space, refusal
+from quorumlog.store.disk import ClosedFile, Disk, DiskFile, disk_work, is_lack_of_space, refusal
 
 PAGE_BYTES = 4096
 _ZEROS = memoryview(bytes(1 << 20))
@@ -24,8 +24,8 @@ class Segment:
     """Bytes `base_position` .. `end_position - 1` of a list.
 
     A user of the file outside the store's own thread brackets it with `acquire` and `release`.
-    `retire` closes it once the last user is gone, so that a closed descriptor's number is never synced
-    or read as another file.
+    The list that holds it is one, too: it is closed once the last is gone, so that a closed descriptor's
+    number is never synced or read as another file.
     """
 
     def __init__(self, path: str, file: DiskFile, base_position: int, size_bytes: int) -> None:
@@ -44,7 +44,7 @@ class Segment:
     def create(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
         """Full length at once, all zeros, neither synced. Raises DiskFull, and then no file is left;
         StoreFailure."""
-        try:
+        with disk_work(path, "created", f"no space to create {path}"):
             file = disk.open(path, create=True)
             try:
                 file.set_size(size_bytes)
@@ -52,10 +52,6 @@ class Segment:
                 file.close()
                 disk.unlink(path)
                 raise
-        except OSError as error:
-            if is_lack_of_space(error):
-                raise DiskFull(f"no space to create {path}") from error
-            raise StoreFailure(refusal(path, "created", error)) from error
         return cls(path, file, base_position, size_bytes)
 
     @classmethod
@@ -92,9 +88,6 @@ class Segment:
             self._file.close()
             self._file = ClosedFile(disk, self.path)
             return True
-
-    def retire(self) -> None:
-        self.release()
 
     # ---------------------------------------------------------------- bytes
 
@@ -166,22 +159,17 @@ class Segment:
         # Without space a page that is a hole takes no zeros, and needs none.
         if position < reserved_stop or self.next_data(position) < page_stop:
             self.zero(position, page_stop)
-        try:
+        with disk_work(self.path, f"cut at {position}"):
             self._file.set_size(cut - self.base_position)
             self._file.set_size(self.size_bytes)
-        except OSError as error:
-            raise StoreFailure(refusal(self.path, f"cut at {position}", error)) from error
 
     def reserve(self, first_position: int, stop_position: int) -> None:
         """Space for a range, synced: a write there cannot fail for lack of it. Any thread. Raises
         DiskFull, StoreFailure."""
-        try:
-            self._file.allocate(first_position - self.base_position, stop_position - first_position)
-        except OSError as error:
-            if is_lack_of_space(error):
-                size = stop_position - first_position
-                raise DiskFull(f"no space for more of {self.path}{now(f'{size} bytes')}") from error
-            raise StoreFailure(refusal(self.path, "given space", error)) from error
+        size = stop_position - first_position
+        full = f"no space for more of {self.path}{now(f'{size} bytes')}"
+        with disk_work(self.path, "given space", full):
+            self._file.allocate(first_position - self.base_position, size)
         self.sync()
 
     def reserve_what_fits(self, first_position: int, stop_position: int) -> int:

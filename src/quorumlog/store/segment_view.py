@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
@@ -112,7 +113,7 @@ class SegmentView(SegmentList):
                     raise ConfigError(refusal(path, "read", error)) from error
                 raise
             if len(self._files) >= MAX_OPEN_FILES:
-                self._files.pop(next(iter(self._files))).retire()
+                self._files.pop(next(iter(self._files))).release()
             self._files[base] = file
         return self._files[base]
 
@@ -239,14 +240,19 @@ class IndexUnits:
             return 0
         index = self.segments.bases[0] // INDEX_UNIT_BYTES
         file_stop = index + self.segments.segment_bytes // INDEX_UNIT_BYTES
-        while index < file_stop:
-            stop = min(index + UNIT_CHUNK, file_stop)
-            units = self.read(index, stop)
-            is_unit = (units["index"] == np.arange(index, stop)) & (units["size"] > 0)
+        for first, units, is_named in self.chunks(index, file_stop):
+            is_unit = is_named & (units["size"] > 0)
             if is_unit.any():
-                return index + int(is_unit.argmax())
-            index = stop
+                return first + int(is_unit.argmax())
         return file_stop
+
+    def chunks(
+        self, first_index: int, stop_index: int
+    ) -> Iterator[tuple[int, IndexArray, npt.NDArray[np.bool_]]]:
+        """(index of the first, units, whether each has the index of its place), piece by piece."""
+        for first in range(first_index, stop_index, UNIT_CHUNK):
+            units = self.read(first, min(first + UNIT_CHUNK, stop_index))
+            yield first, units, units["index"] == np.arange(first, first + len(units))
 
     def read(self, first_index: int, stop_index: int) -> IndexArray:
         """Shape (stop_index - first_index,), `INDEX_DTYPE`."""

@@ -13,9 +13,9 @@ from isal.isal_zlib import crc32
 
 from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.errors import DiskFull
 from quorumlog.header_array import HEADER_DTYPE, HeaderArray, Int64Array, first_wrong
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.disk import Disk, disk_work
 from quorumlog.store.ledger_store import SpaceTaken
 from quorumlog.store.segment import PAGE_BYTES, Segment
 
@@ -175,12 +175,8 @@ def _walk(
         elif magic == BLANK_MAGIC:
             if position + size == segment_end:
                 return positions, "blank", "", position
-            return (
-                positions,
-                "bad",
-                f"a blank record at {position} covers {size} bytes of {segment_end - position}",
-                position,
-            )
+            problem = f"a blank record at {position} covers {size} bytes of {segment_end - position}"
+            return positions, "bad", problem, position
         else:
             return positions, "bad", f"no record at {position}: magic {magic}, size {size}", position
     return positions, "full", "", position
@@ -271,7 +267,7 @@ class SegmentList:
         """A new last segment without space, its name on disk: for a start. Raises DiskFull,
         StoreFailure."""
         file = self._create_file()
-        self._sync_directory()
+        self.sync_names()
         self.adopt(file)
         return file
 
@@ -302,8 +298,8 @@ class SegmentList:
                 self.end_position = file.base_position
                 self.reserved_position = min(self.reserved_position, self.end_position)
                 self._unlink(file)
-                self._sync_directory()
-                file.retire()
+                self.sync_names()
+                file.release()
                 dropped.append(file)
         return dropped
 
@@ -319,7 +315,7 @@ class SegmentList:
             self.reserved_position = max(self.reserved_position, first_position)
             for file in below:
                 del self._files[file.base_position]
-                file.retire()
+                file.release()
         return [file.path for file in below]
 
     def discard_from(self, position: int, reserve_stop: int, low: int) -> Segment | None:
@@ -353,34 +349,25 @@ class SegmentList:
         with self._growth_lock:
             self._is_closed = True
         for file in self._files.values():
-            file.retire()
+            file.release()
         self._files.clear()
 
     def _unlink(self, file: Segment) -> None:
-        try:
+        with disk_work(file.path, "deleted"):
             self._disk.unlink(file.path)
-        except OSError as error:
-            raise StoreFailure(refusal(file.path, "deleted", error)) from error
 
     def sync_names(self) -> None:
         """Also of files that a process has made that was killed before it could."""
-        self._sync_directory()
-
-    def _sync_directory(self) -> None:
-        try:
+        with disk_work(self.directory, "synced"):
             self._disk.sync_directory(self.directory)
-        except OSError as error:
-            raise StoreFailure(refusal(self.directory, "synced", error)) from error
 
     # ---------------------------------------------------------------- space
 
     def space_taken(self) -> SpaceTaken:
         """Raises StoreFailure."""
         files = self.files
-        try:
+        with disk_work(self.directory, "measured"):
             disk_bytes = sum(file.space_bytes() for file in files)
-        except OSError as error:
-            raise StoreFailure(refusal(self.directory, "measured", error)) from error
         return SpaceTaken(disk_bytes, len(files) * self.segment_bytes)
 
     def reserve(self, stop_position: int, step_bytes: int) -> None:
@@ -417,10 +404,10 @@ class SegmentList:
                 reserved = wanted  # the step did not fit; this may
                 file.reserve(first, reserved)
             if is_new:
-                self._sync_directory()
+                self.sync_names()
         except BaseException as error:
             if is_new:
-                file.retire()
+                file.release()
                 if isinstance(error, DiskFull):
                     self._unlink(file)
             raise

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import errno
 import struct
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import NamedTuple, Self
 
 from isal.isal_zlib import crc32
 
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, reason_of, refusal
+from quorumlog.store.disk import Disk, DiskFile, disk_work, reason_of, refusal
 
 SLOT_BYTES = 4096
 SECTOR_BYTES = 512
@@ -130,25 +130,18 @@ class SlotFile:
     ) -> Self:
         """A new file with `payload` in both slots, synced; replaces an old one. The caller syncs the
         directory."""
-        try:
+        with disk_work(path, "created"), ExitStack() as opened:
             if disk.exists(path):
                 disk.unlink(path)
             file = disk.open(path, create=True)
-        except OSError as error:
-            raise StoreFailure(refusal(path, "created", error)) from error
-        slots = cls(file, magic, [], sector_bytes)
-        try:
-            # Written with zeros, not only reserved: the first write into a reserved block would
-            # change the file's metadata, which every later sync would have to write as well.
-            file_bytes = 2 * max(SLOT_BYTES, sector_bytes)
-            file.allocate(0, file_bytes)
-            file.pwritev([bytes(file_bytes)], 0)
+            opened.callback(file.close)
+            slots = cls(file, magic, [], sector_bytes)
+            # Written with zeros, not only reserved: the first write into a reserved block would change
+            # the file's metadata, which every later sync would have to write as well.
+            file.allocate(0, 2 * slots._slot_bytes)
+            file.pwritev([bytes(2 * slots._slot_bytes)], 0)
             slots.write_both_synced(payload)
-        except BaseException as error:
-            slots.close()
-            if isinstance(error, OSError):
-                raise StoreFailure(refusal(path, "created", error)) from error
-            raise
+            opened.pop_all()
         return slots
 
     @classmethod

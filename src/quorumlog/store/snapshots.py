@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from quorumlog.entry import SnapshotId
 from quorumlog.entry_header import Buffer
-from quorumlog.log_state.control_entries import MOST_STEPPED_OVER
+from quorumlog.log_state.control_entries import MOST_STEPPED_OVER, fields_to_write
 from quorumlog.store.disk import Disk, DiskFile, is_no_damage, reason_of, refusal
 from quorumlog.store.state_files import read_readable
 
@@ -76,8 +76,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     releases know it."""
 
     def encode(self) -> bytes:
-        fields = msgspec.structs.astuple(self)
-        return msgspec.msgpack.encode(fields if self.left_out else fields[:-1])
+        return msgspec.msgpack.encode(fields_to_write(self, 1))
 
     @property
     def index(self) -> int:
@@ -266,7 +265,7 @@ class SnapshotFiles:
     """The folder `snapshots` of a member's directory."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
+        self.disk = disk
         self._directory = directory
         self.folder = f"{directory}/{SNAPSHOTS_NAME}"
         self._is_over = False
@@ -302,19 +301,19 @@ class SnapshotFiles:
         """Raises OSError."""
         self.make_folder()
         path = self.path_of(head.name, head.index)
-        return SnapshotFileWriter(self._disk, path, head, lambda: self._is_over)
+        return SnapshotFileWriter(self.disk, path, head, lambda: self._is_over)
 
     def make_folder(self) -> None:
         """Its name is on disk when this returns. Raises OSError."""
         if not self._is_folder_synced:
-            self._disk.make_directory(self.folder)
-            self._disk.sync_directory(self._directory)
+            self.disk.make_directory(self.folder)
+            self.disk.sync_directory(self._directory)
             self._is_folder_synced = True
 
     def open(self, name: str, index: int) -> SnapshotFileReader:
         """Raises SnapshotDamaged, also if its head is that of another; SnapshotsUnavailable."""
         path = self.path_of(name, index)
-        reader = SnapshotFileReader(self._disk, path, lambda: self._is_over)
+        reader = SnapshotFileReader(self.disk, path, lambda: self._is_over)
         if (reader.head.name, reader.head.index) != (name, index):
             reader.close()
             raise SnapshotDamaged(f"{path} holds {reader.head.name}-{reader.head.index}")
@@ -323,10 +322,10 @@ class SnapshotFiles:
     def delete(self, name: str, indices: list[int]) -> None:
         """Raises OSError."""
         for index in indices:
-            if self._disk.exists(self.path_of(name, index)):
-                self._disk.unlink(self.path_of(name, index))
+            if self.disk.exists(self.path_of(name, index)):
+                self.disk.unlink(self.path_of(name, index))
         if indices:
-            self._disk.sync_directory(self.folder)
+            self.disk.sync_directory(self.folder)
 
     def delete_unfinished(self, name: str, up_to_index: int) -> None:
         """Delete files that a crash left of a save of this machine, and parts of received snapshots no
@@ -338,7 +337,7 @@ class SnapshotFiles:
             else:
                 is_useless = file.endswith(".tmp") and file.rpartition("-")[0] == name
             if is_useless:
-                self._disk.unlink(f"{self.folder}/{file}")
+                self.disk.unlink(f"{self.folder}/{file}")
 
     # Snapshots that come from other members: `received_snapshot`.
 
@@ -350,13 +349,13 @@ class SnapshotFiles:
         kept = self.part_path_of(wanted).rpartition("/")[2]
         for file in self._names():
             if file.endswith(PART_SUFFIX) and file != kept and _split_part(file)[0] == wanted.name:
-                self._disk.unlink(f"{self.folder}/{file}")
+                self.disk.unlink(f"{self.folder}/{file}")
 
     def read_piece(self, wanted: SnapshotId, offset: int, size_bytes: int) -> bytes | None:
         """Of the very file; None: it is not there, or cannot be read."""
         try:
             with closing(
-                self._disk.open(self.path_of(wanted.name, wanted.index), writable=False)
+                self.disk.open(self.path_of(wanted.name, wanted.index), writable=False)
             ) as file:
                 end = file.pread(_DIGEST_BYTES + 1, wanted.total_bytes - _DIGEST_BYTES)
                 data = file.pread(size_bytes, offset)
@@ -365,14 +364,10 @@ class SnapshotFiles:
         except OSError:
             return None
 
-    @property
-    def disk(self) -> Disk:
-        return self._disk
-
     def _names(self) -> list[str]:
         """Raises SnapshotsUnavailable."""
         try:
-            return self._disk.list(self.folder)
+            return self.disk.list(self.folder)
         except OSError as error:
             raise SnapshotsUnavailable(refusal(self.folder, "read", error)) from error
 
@@ -414,7 +409,7 @@ class ReceivedSnapshot:
         self._unsynced_bytes = 0
         self.size_bytes = 0
         """So much of it has come."""
-        self.is_placed = self._disk.exists(self._path) and self._holds_it()
+        self.is_placed = self._disk.exists(self._path) and files.read_piece(wanted, 0, 0) is not None
         """It lies there under its name, if the comparison finds that it does."""
         if self.is_placed:
             self.size_bytes = wanted.total_bytes
@@ -424,9 +419,6 @@ class ReceivedSnapshot:
         is_new = not self._disk.exists(self._part_path)
         self._file = self._disk.open(self._part_path, create=is_new)
         self.size_bytes = min(self._file.size(), wanted.total_bytes)
-
-    def _holds_it(self) -> bool:
-        return self._files.read_piece(self.id, 0, 0) is not None
 
     @property
     def is_whole(self) -> bool:

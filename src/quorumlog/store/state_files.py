@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -19,6 +19,7 @@ from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.log_state.users import UserOrder
 from quorumlog.store.disk import (
     Disk,
+    disk_work,
     is_lack_of_space,
     is_no_damage,
     reason_of,
@@ -34,6 +35,8 @@ from quorumlog.store.slot_file import (
     read_slots,
     unreadable_slots,
 )
+
+T = TypeVar("T")
 
 # ----------------------------------------------------------------
 # Small text files that are replaced as a whole: written beside, then renamed over the old one. A crash
@@ -64,16 +67,56 @@ def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
 def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
     """Raises OSError; the old content is whole then. `synced`: first content, then name are on disk when
     this returns, so that the name never points to an empty file."""
-    temporary = path + ".tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    with closing(disk.open(temporary, create=True)) as file:
+    _write_new(disk, f"{path}.tmp", data, synced=synced)
+    disk.rename(f"{path}.tmp", path)
+    if synced:
+        disk.sync_directory(posixpath.dirname(path))
+
+
+def _write_new(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
+    if disk.exists(path):
+        disk.unlink(path)
+    with closing(disk.open(path, create=True)) as file:
         file.pwritev([data], 0)
         if synced:
             file.sync()
-    disk.rename(temporary, path)
-    if synced:
-        disk.sync_directory(posixpath.dirname(path))
+
+
+def _sealed(value: object) -> bytes:
+    """As JSON, and a second line with the CRC-32 of the first."""
+    line = msgspec.json.encode(value)
+    return line + f"\ncrc32={crc32(line):08x}\n".encode()
+
+
+def _unsealed(data: bytes) -> bytes:
+    """The first line. Raises ValueError."""
+    line, _, rest = data.partition(b"\n")
+    if rest != f"crc32={crc32(line):08x}\n".encode():
+        raise ValueError("its CRC does not match")
+    return line
+
+
+def _unusable(path: str, problem: str, advice: str) -> DirectoryDamaged:
+    return DirectoryDamaged(
+        f"{path} cannot be used: {problem} (position 0). {advice}", path=path, position=0
+    )
+
+
+def _load(disk: Disk, path: str, decode: Callable[[bytes], T], advice: str) -> T | None:
+    """None if there is no such file. Raises DirectoryDamaged if it cannot be used."""
+    try:
+        data = read_file(disk, path)
+        return None if data is None else decode(data)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_no_damage(error):
+            raise
+        raise _unusable(path, reason_of(error), advice) from error
+
+
+def _save(disk: Disk, path: str, data: bytes) -> None:
+    """On disk when this returns. Raises StoreFailure; the old content is whole then."""
+    with disk_work(path, "written"):
+        replace_file(disk, path, data, synced=True)
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -94,7 +137,7 @@ def parse_properties(text: str) -> dict[str, str]:
 # is older than it was, and before the log gets its first entry of a kind above NOOP (version 2) or
 # loses its first entries (version 3): the same record of a directory that may hold such entries, and a
 # file `start`. Version 4 lasts while the directory is made the only voter of a new cluster
-# (directory/recovered_directory.py). Version 5 is 3, of a log that may also hold entries of the kinds
+# (member_directory.py). Version 5 is 3, of a log that may also hold entries of the kinds
 # of level 6, and version 6 is 5, of one that may also say who the users are. A release that does not
 # know them refuses it by the number, and so takes nothing of it for damage.
 
@@ -157,8 +200,9 @@ def version_of(level: int, *, has_start: bool) -> int:
     return VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES
 
 
-class _Stored(msgspec.Struct):
-    """The fields of a record and of its formation, in their order."""
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """The fields of a record and of its formation, in their order; the last ones are not written where
+    they say nothing."""
 
     version: int
     group: str
@@ -170,83 +214,49 @@ class _Stored(msgspec.Struct):
     pending: tuple[Replica, ...]
     founding: tuple[Replica, ...]
     cluster_id: str
-    pending_id: str = ""
-    """Earlier releases do not write it."""
-    level: int | msgspec.UnsetType = msgspec.UNSET
-    """Of the formation; not written where it is 0."""
-    recovery: Recovery | msgspec.UnsetType = msgspec.UNSET
-    kind: str | msgspec.UnsetType = msgspec.UNSET
-    set_back: SetBack | msgspec.UnsetType = msgspec.UNSET
-    users: bool | msgspec.UnsetType = msgspec.UNSET
-    joins: bool | msgspec.UnsetType = msgspec.UNSET
+    pending_id: str | None = None
+    """None: of earlier releases, which do not write it."""
+    level: int = 0
+    """Of the formation."""
+    recovery: Recovery | None = None
+    kind: str = ""
+    set_back: SetBack | None = None
+    users: bool = False
+    joins: bool = False
 
 
 def encode_member(record: MemberRecord) -> bytes:
     *own, formation, version, recovery, kind, set_back, users, joins = msgspec.structs.astuple(record)
     assert (recovery is not None) == (version == VERSION_WITH_RECOVERY), record
-    stored = _Stored(version, *own, *formation)
-    stored.level = formation.level or msgspec.UNSET
-    if recovery is not None:
-        stored.recovery = recovery
-    if kind:
-        stored.kind = kind
-    if set_back is not None:
-        stored.set_back = set_back
-    if users:
-        stored.users = users
-    if joins:
-        stored.joins = joins
-    line = msgspec.json.encode(stored)
-    return line + f"\ncrc32={crc32(line):08x}\n".encode()
+    fields = (version, *own, *formation, recovery, kind, set_back, users, joins)
+    return _sealed(_Stored(*fields))
 
 
 def decode_member(data: bytes) -> MemberRecord:
     """Raises ValueError with the reason."""
-    line, _, rest = data.partition(b"\n")
-    if rest != f"crc32={crc32(line):08x}\n".encode():
-        raise ValueError("its CRC does not match")
-    stored = msgspec.json.decode(line, type=_Stored)
+    stored = msgspec.json.decode(_unsealed(data), type=_Stored)
     if not 1 <= stored.version <= MEMBER_VERSION:
         raise ValueError(f"its version is {stored.version}, this software knows 1 to {MEMBER_VERSION}")
-    fields = msgspec.structs.asdict(stored)
-    fields["level"] = fields["level"] or 0
-    formation = Formation(*(fields.pop(name) for name in Formation._fields))
-    recovery = fields.pop("recovery")
-    kind = fields.pop("kind") or ""
-    set_back = fields.pop("set_back") or None
-    fields["users"], fields["joins"] = fields["users"] or False, fields["joins"] or False
-    if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
+    if (stored.recovery is not None) != (stored.version == VERSION_WITH_RECOVERY):
         raise ValueError(f"its version is {stored.version}, but fields are missing")
-    return MemberRecord(
-        **fields, formation=formation, recovery=recovery or None, kind=kind, set_back=set_back
-    )
+    stored.pending_id = stored.pending_id or ""
+    fields = {name: getattr(stored, name) for name in stored.__struct_fields__}
+    formation = Formation(*(fields.pop(name) for name in Formation._fields))
+    return MemberRecord(**fields, formation=formation)
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:
     """None if there is no such file. Raises DirectoryDamaged if it cannot be used."""
-    path = f"{directory}/{MEMBER_NAME}"
-    try:
-        data = read_file(disk, path)
-        return None if data is None else decode_member(data)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and is_no_damage(error):
-            raise
-        raise DirectoryDamaged(
-            f"{path} cannot be used: {reason_of(error)} (position 0). Put back a copy of this file, or"
-            " move the whole directory away: the member then starts as a new one and is fed the log by"
-            " the others",
-            path=path,
-            position=0,
-        ) from error
+    advice = (
+        "Put back a copy of this file, or move the whole directory away: the member then starts as a new"
+        " one and is fed the log by the others"
+    )
+    return _load(disk, f"{directory}/{MEMBER_NAME}", decode_member, advice)
 
 
 def save_member(disk: Disk, directory: str, record: MemberRecord) -> None:
     """On disk when this returns. Raises StoreFailure; the old content is whole then."""
-    path = f"{directory}/{MEMBER_NAME}"
-    try:
-        replace_file(disk, path, encode_member(record), synced=True)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
+    _save(disk, f"{directory}/{MEMBER_NAME}", encode_member(record))
 
 
 # ---------------------------------------------------------------- The file `admin-bootstrap`
@@ -258,42 +268,26 @@ FIRST_ADMIN_NAME = "admin-bootstrap"
 
 def save_first_admin(disk: Disk, directory: str, order: UserOrder) -> None:
     """On disk when this returns. Raises OSError."""
-    line = msgspec.json.encode(order)
-    data = line + f"\ncrc32={crc32(line):08x}\n".encode()
-    replace_file(disk, f"{directory}/{FIRST_ADMIN_NAME}", data, synced=True)
+    replace_file(disk, f"{directory}/{FIRST_ADMIN_NAME}", _sealed(order), synced=True)
 
 
 def load_first_admin(disk: Disk, directory: str) -> UserOrder | None:
     """None if there is no such file. Raises DirectoryDamaged."""
-    path = f"{directory}/{FIRST_ADMIN_NAME}"
-    try:
-        data = read_file(disk, path)
-        if data is None:
-            return None
-        line, _, rest = data.partition(b"\n")
-        if rest != f"crc32={crc32(line):08x}\n".encode():
-            raise ValueError("its CRC does not match")
-        return msgspec.json.decode(line, type=UserOrder)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and is_no_damage(error):
-            raise
-        raise DirectoryDamaged(
-            f"{path} cannot be used: {reason_of(error)} (position 0). Stop the member and write it again"
-            " (quorumlog init-admin)",
-            path=path,
-            position=0,
-        ) from error
+    return _load(
+        disk,
+        f"{directory}/{FIRST_ADMIN_NAME}",
+        lambda data: msgspec.json.decode(_unsealed(data), type=UserOrder),
+        "Stop the member and write it again (quorumlog init-admin)",
+    )
 
 
 def delete_first_admin(disk: Disk, directory: str) -> None:
     """Raises StoreFailure."""
     path = f"{directory}/{FIRST_ADMIN_NAME}"
-    try:
+    with disk_work(path, "deleted"):
         if disk.exists(path):
             disk.unlink(path)
             disk.sync_directory(directory)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "deleted", error)) from error
 
 
 # ---------------------------------------------------------------- HardStateFile
@@ -426,12 +420,8 @@ class Checkpoint(NamedTuple):
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    return (
-        f"endIndex={checkpoint.end_index}\n"
-        f"committedIndex={checkpoint.committed_index}\n"
-        f"committedTerm={checkpoint.committed_term}\n"
-        f"committedChain={checkpoint.committed_chain}\n"
-    ).encode()
+    keys = ("endIndex", "committedIndex", "committedTerm", "committedChain")
+    return "".join(f"{key}={value}\n" for key, value in zip(keys, checkpoint, strict=True)).encode()
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:
@@ -539,11 +529,7 @@ WITHOUT_START = (
 
 
 def unusable_start(path: str, problem: str) -> DirectoryDamaged:
-    return DirectoryDamaged(
-        f"{path} cannot be used: {problem} (position 0). {WITHOUT_START}",
-        path=path,
-        position=0,
-    )
+    return _unusable(path, problem, WITHOUT_START)
 
 
 def load_start(disk: Disk, directory: str) -> LogStart | None:
@@ -574,18 +560,15 @@ def save_start(disk: Disk, directory: str, start: LogStart) -> None:
     path = f"{directory}/{START_NAME}"
     payload = encode_start(start)
     sector_bytes = sector_bytes_for(payload)
-    try:
+    with disk_work(path, "written"):
         held_bytes = sector_bytes_of(disk, path) if disk.exists(path) else 0
         if sector_bytes > held_bytes:
             _replace(disk, path, payload, sector_bytes)
-        else:
-            # The name may be in the cache only: a start that was killed before it had synced it.
-            _sync_directory(disk, directory)
+        # The name may be in the cache only: a start that was killed before it had synced it.
+        with disk_work(directory, "synced"):
+            disk.sync_directory(directory)
+        if sector_bytes <= held_bytes:
             _overwrite(disk, path, payload, held_bytes)
-            return
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
-    _sync_directory(disk, directory)
 
 
 def _overwrite(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
@@ -613,13 +596,6 @@ def _replace(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
         if was_lack_of_space(failure):
             raise DiskFull(f"no space to drop the first entries: {failure}") from failure
         raise
-
-
-def _sync_directory(disk: Disk, directory: str) -> None:
-    try:
-        disk.sync_directory(directory)
-    except OSError as error:
-        raise StoreFailure(refusal(directory, "synced", error)) from error
 
 
 # ---------------------------------------------------------------- The file `backup`
@@ -656,16 +632,12 @@ class BackupRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_backup(record: BackupRecord) -> bytes:
-    line = msgspec.json.encode(record)
-    return line + f"\ncrc32={crc32(line):08x}\n".encode()
+    return _sealed(record)
 
 
 def decode_backup(data: bytes) -> BackupRecord:
     """Raises ValueError with the reason."""
-    line, _, rest = data.partition(b"\n")
-    if rest != f"crc32={crc32(line):08x}\n".encode():
-        raise ValueError("its CRC does not match")
-    record = msgspec.json.decode(line, type=BackupRecord)
+    record = msgspec.json.decode(_unsealed(data), type=BackupRecord)
     if record.version != BACKUP_VERSION:
         raise ValueError(f"its version is {record.version}, this software knows {BACKUP_VERSION}")
     return record
@@ -673,28 +645,13 @@ def decode_backup(data: bytes) -> BackupRecord:
 
 def load_backup(disk: Disk, directory: str) -> BackupRecord | None:
     """None if there is no such file. Raises DirectoryDamaged if it cannot be used."""
-    path = f"{directory}/{BACKUP_NAME}"
-    try:
-        data = read_file(disk, path)
-        return None if data is None else decode_backup(data)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and is_no_damage(error):
-            raise
-        raise DirectoryDamaged(
-            f"{path} cannot be used: {reason_of(error)} (position 0). Put back a copy of this file, or"
-            " take a backup into another directory",
-            path=path,
-            position=0,
-        ) from error
+    advice = "Put back a copy of this file, or take a backup into another directory"
+    return _load(disk, f"{directory}/{BACKUP_NAME}", decode_backup, advice)
 
 
 def save_backup(disk: Disk, directory: str, record: BackupRecord) -> None:
     """On disk when this returns. Raises StoreFailure; the old content is whole then."""
-    path = f"{directory}/{BACKUP_NAME}"
-    try:
-        replace_file(disk, path, encode_backup(record), synced=True)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "written", error)) from error
+    _save(disk, f"{directory}/{BACKUP_NAME}", encode_backup(record))
 
 
 # ---------------------------------------------------------------- DamagedRanges
@@ -752,19 +709,11 @@ def _behind(
 
 
 def _read_ranges(disk: Disk, path: str) -> tuple[DamagedRange, ...] | None:
-    try:
-        data = read_file(disk, path)
-    except OSError as error:
-        if is_no_damage(error):
-            raise
-        return None
+    data, problem = read_readable(disk, path)
     if data is None:
-        return ()
-    line, _, rest = data.partition(b"\n")
-    if rest != f"crc32={crc32(line):08x}\n".encode():
-        return None
+        return None if problem else ()
     try:
-        return msgspec.json.decode(line, type=tuple[DamagedRange, ...])
+        return msgspec.json.decode(_unsealed(data), type=tuple[DamagedRange, ...])
     except ValueError:
         return None
 
@@ -855,7 +804,7 @@ class DamagedRanges:
         with self.lock:
             with self._change:
                 ranges, self.is_saved = self.ranges, True
-            try:
+            with disk_work(path, "written"):
                 try:
                     self._write(path, ranges)
                     self.problem = ""
@@ -871,15 +820,11 @@ class DamagedRanges:
                     # Other entries may take the place of what a cut took out of the list.
                     if not set(_read_ranges(self._disk, path) or ()).issubset(ranges):
                         self._write(path, ())
-            except OSError as error:
-                raise StoreFailure(refusal(path, "written", error)) from error
             return not self.problem
 
     def _write(self, path: str, ranges: tuple[DamagedRange, ...]) -> None:
         if ranges:
-            line = msgspec.json.encode(ranges)
-            data = line + f"\ncrc32={crc32(line):08x}\n".encode()
-            replace_file(self._disk, path, data, synced=True)
+            replace_file(self._disk, path, _sealed(ranges), synced=True)
         elif self._disk.exists(path):
             self._disk.unlink(path)
             self._disk.sync_directory(self._directory)
@@ -941,12 +886,7 @@ def stage_state(disk: Disk, directory: str, state: LogStart) -> None:
     if not disk.exists(folder):
         disk.make_directory(folder)
         disk.sync_directory(directory)
-    temporary = _temporary(directory, state.point.position)
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    with closing(disk.open(temporary, create=True)) as file:
-        file.pwritev([encode_state(state)], 0)
-        file.sync()
+    _write_new(disk, _temporary(directory, state.point.position), encode_state(state), synced=True)
 
 
 def place_state(disk: Disk, directory: str, position: int) -> None:

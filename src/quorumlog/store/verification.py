@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -219,7 +220,7 @@ def _check_index(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) 
     if reader.is_java:
         return  # DLedger makes its index again from the data wherever they disagree
     headers = batch.headers()
-    units = reader.index_units(batch.first_index, batch.last_index + 1)
+    units = reader.units.read(batch.first_index, batch.last_index + 1)
     wrong = units != index_units_of(headers, headers["pos"])
     wrong &= headers["pos"] < reader.index_synced_position
     if bool(wrong.any()) and len(found.damage) < DAMAGE_LIMIT:
@@ -296,20 +297,13 @@ def _first_difference_by_chain(
 ) -> int | None:
     """Chains agree exactly up to the first difference, so that it can be bisected."""
 
-    def agree(index: int) -> bool:
+    def differ(index: int) -> bool:
         ours, theirs = left.header_at(index), right.header_at(index)
-        return (ours.chain_crc, ours.term) == (theirs.chain_crc, theirs.term)
+        return (ours.chain_crc, ours.term) != (theirs.chain_crc, theirs.term)
 
-    if agree(stop_index - 1):
+    if not differ(stop_index - 1):
         return None
-    low, high = first_index, stop_index - 1  # `high` differs
-    while low < high:
-        middle = (low + high) // 2
-        if agree(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return first_index + bisect_left(range(first_index, stop_index - 1), True, key=differ)
 
 
 def _first_difference_by_bytes(

@@ -252,6 +252,7 @@ def test_what_would_be_another_effect_behind_somebody_elses_act_is_not_sent_agai
     assert len(brokers.asked) == 1
 
 
+@pytest.mark.parametrize("unknown", [LOST, OutcomeUnknown("the leader has changed")])
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
@@ -270,9 +271,9 @@ def test_what_would_be_another_effect_behind_somebody_elses_act_is_not_sent_agai
     ],
 )
 def test_what_is_the_same_once_more_is_sent_again(
-    request_: ClientMessage, answer: ClientMessage
+    request_: ClientMessage, answer: ClientMessage, unknown: Answer
 ) -> None:
-    brokers = Brokers(LOST, answer)
+    brokers = Brokers(unknown, answer)
     assert type(brokers.outcome(request_)) is type(answer)
     assert len(brokers.asked) == 2
 

@@ -22,7 +22,10 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import load_member, save_member
+from tests.unpacking import unpack
 from tests.waiting import eventually
+
+JAVA = Path(__file__).parents[2] / "fixtures" / "dledger-java" / "single"
 
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=16_384,
@@ -105,6 +108,17 @@ def test_what_is_no_log_of_messages_is_refused_and_nothing_is_written(tmp_path: 
     with pytest.raises(
         ConfigError, match=r"none of its [0-9]+ committed entries is one; name the directory of"
     ):
+        convert_to_classic(str(member), str(target), CONFIG)
+    assert not target.exists()
+
+
+def test_entries_of_a_java_log_that_are_no_messages_make_no_store(tmp_path: Path) -> None:
+    """Many are as long as a message."""
+    unpack(JAVA / "single.tar.xz", tmp_path)
+    member, target = tmp_path / "dledger-n0", tmp_path / "classic"
+    with OfflineLedger(str(member)) as ledger:
+        assert list(ledger.batches()) == []
+    with pytest.raises(ConfigError, match="none of its 500 committed entries is one"):
         convert_to_classic(str(member), str(target), CONFIG)
     assert not target.exists()
 

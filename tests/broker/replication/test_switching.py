@@ -279,6 +279,8 @@ def test_a_master_that_comes_back_acknowledges_nothing() -> None:
     world.put(a)
     following(world)
     assert world.acknowledged == []
+    assert "first make it follow with --to b" in world.switch("a")
+    assert not b.living.is_drained
     world.switch("b")  # whoever missed it is told
     following(world)
     world.put(b)

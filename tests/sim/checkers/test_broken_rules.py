@@ -158,7 +158,7 @@ class Marked:
         self.cell.cell.until(lambda: self.slow.node.store.end.index == 1, "the entry is written")
 
     def mark(self, member: Any) -> None:
-        self.leader.node.raft.replication.acks.marks.raise_to(member.replica, 1)
+        self.leader.node.raft.replication.acks.raise_to(member.replica, 1)
         self.checker.turned(self.leader)
 
 

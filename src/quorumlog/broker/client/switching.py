@@ -254,6 +254,12 @@ class Switch:
                 return self._gather(master)
             # Somebody has promised a newer epoch, in vain, or its list is to be another one.
             master = None
+        if master is not None and answers[to].is_leading and not self.unsafe:
+            # It copies nothing: the master would refuse messages meanwhile, in vain.
+            raise SwitchRefused(
+                f"broker {to} still acts as a master, of epoch {answers[to].epoch}, and does not follow"
+                f" {master.id}: first make it follow with --to {master.id}"
+            )
         count = count_of(shown_by(answers[to]), probe.shown())
         if master is not None:
             count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it

@@ -21,7 +21,6 @@ import asyncio
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,6 +91,7 @@ from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER
 from quorumlog.net.limits import process_limits
+from quorumlog.net.system import boot_ms
 from quorumlog.net.tls import Tls
 from quorumlog.node import AppendOutcome, MachineFactory, NodeHandle
 from quorumlog.node.machine_driver import Answer
@@ -683,11 +683,6 @@ class DLedgerBroker:
 
 # ---------------------------------------------------------------- DLedgerEndpoint
 # The broker's port on a member.
-
-
-def boot_ms() -> float:
-    """Milliseconds of a clock that continues while the machine sleeps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
 class DLedgerEndpoint(Endpoint):

@@ -17,7 +17,6 @@ from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.dispatch import Dispatcher, load_queues, save_queues
 from quorumlog.broker.store.flush import StoreCheckpoint
 from quorumlog.broker.store.index import INDEX_FOLDER_NAME, IndexService
-from quorumlog.broker.store.log_files import disk_work
 from quorumlog.broker.store.queues import QUEUE_ENDS_NAME, QUEUES_NAME, ConsumeQueues
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.entry_header import HEADER_BYTES
@@ -32,7 +31,7 @@ from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.log_state.log_state import Reset, Resets, counted_ms
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, StateMachine
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, disk_work
 
 # ---------------------------------------------------------------- A record as the body of an entry
 # The entry at position p of the log holds the record at p + 48, which is what its PHYSICALOFFSET says.
@@ -182,11 +181,7 @@ class MessageStamper:
     def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> Filled:
         assert first.term == self.term, (first, self.term)
         records = records_of(batch)
-        offsets = np.empty(len(records), np.int64)
-        for queue, rows in records.queues:
-            begin = self.next_offsets.get(queue, 0)
-            self.next_offsets[queue] = begin + len(rows)
-            offsets[rows] = np.arange(begin, begin + len(rows))
+        offsets = records.numbered(self.next_offsets)
         # Time goes back at a reset of the log's clock only: messages are looked for by halving.
         last_ms = counted_ms(self._last_position, self._last_time_ms, self._resets())
         self._last_time_ms = max(time_ms, last_ms)

@@ -67,8 +67,8 @@ from quorumlog.errors import (
     ConfigError,
     LeaderNotReady,
     LedgerError,
+    OutcomeUnknown,
     ProtocolViolation,
-    ResultUnknown,
     StoreFailure,
 )
 from quorumlog.log_state.users import Users
@@ -438,7 +438,7 @@ class ClassicGroupLog:
         if not is_master:
             waiting, self._waiting = self._waiting, {}
             for told in waiting.values():
-                told(ResultUnknown("this broker is no longer the master, and its result is unknown"))
+                told(OutcomeUnknown("this broker is no longer the master: it may or may not be done"))
         self._groups.lead(is_master)
 
     # ---------------------------------------------------------------- what is shown is carried out

@@ -31,7 +31,7 @@ from quorumlog.store.directory_kind import (
     refuse_other_kinds,
 )
 from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.disk import Disk, OsDisk, disk_work
 from quorumlog.store.segments import SegmentList
 from quorumlog.store.snapshots import SnapshotDamaged, SnapshotFiles, SnapshotsUnavailable
 from quorumlog.store.state_files import read_file, replace_file
@@ -100,7 +100,7 @@ class OfflineLedger:
         return self._reader.ledger_end_index
 
     def batches(self, first_index: int = -1, stop_index: int = -1) -> Iterator[RecordBatch]:
-        """Committed messages in their order. Raises DirectoryDamaged."""
+        """Committed messages in their order, no batch empty. Raises DirectoryDamaged."""
         first_index = self.first_index if first_index < 0 else first_index
         stop_index = self.stop_index if stop_index < 0 else min(stop_index, self.stop_index)
         for batch in self._reader.batches(first_index, stop_index):
@@ -116,7 +116,8 @@ class OfflineLedger:
                 batch.buffer, batch.starts[rows] + HEADER_BYTES, batch.sizes[rows] - HEADER_BYTES
             )
             good = records.columns.good & (records.columns.physical_offsets == positions)
-            yield records if good.all() else records.select(np.flatnonzero(good))
+            if good.any():
+                yield records if good.all() else records.select(np.flatnonzero(good))
 
     def queue_ends(self) -> dict[QueueKey, int]:
         """Number of the next message of each queue, at the newest good snapshot of the queues, the only
@@ -196,7 +197,7 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
         _refuse_earlier_log(disk, source)
         unfinished = f"{target}/{CONVERTING_NAME}"
         folder = f"{target}/{COMMIT_LOG_NAME}"
-        try:
+        with disk_work(target, "written"):
             disk.make_directory(unfinished)
             files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
             messages = size_bytes = position = 0
@@ -219,8 +220,6 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
             disk.sync_directory(target)
-        except OSError as error:
-            raise StoreFailure(refusal(target, "written", error)) from error
         left_out = max(ledger.end_index + 1 - ledger.stop_index, 0)
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()

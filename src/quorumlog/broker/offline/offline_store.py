@@ -283,7 +283,7 @@ def hide_given_again(root: str) -> dict[QueueKey, int]:
     disk = OsDisk()
     with OfflineStore(root, disk) as store:
         ends = QueueEnds(disk, root)
-        known = {QueueKey(each.topic, each.queue_id): each for each in ends.load()}
+        known = {each.key: each for each in ends.load()}
         begun = {key for key, each in known.items() if each.begin > 0}
         found = find_deleted(store.files, lambda topic: False, begun)
     found = {key: at for key, at in found.items() if key not in known or at > known[key].alive_from}

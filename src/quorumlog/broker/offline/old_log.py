@@ -12,7 +12,7 @@ import msgspec
 from quorumlog.broker.store.log_files import LogRecords, open_file_list, read_records
 from quorumlog.broker.wire import OldLogRequest, OldLogResponse
 from quorumlog.errors import BadRequest, DirectoryDamaged, StoreFailure
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.disk import Disk, disk_work
 from quorumlog.store.state_files import read_readable
 
 FOLDER_NAME = "commitlog"
@@ -131,12 +131,10 @@ def first_difference(one: TakenOver, other: TakenOver) -> str:
 def taken_over(disk: Disk, directory: str) -> TakenOver | None:
     """None: the member has no old log. Raises DirectoryDamaged, StoreFailure."""
     path = f"{directory}/{RECORD_NAME}"
-    try:
+    with disk_work(path, "read"):
         if not disk.exists(path):
             return None
         data, _ = read_readable(disk, path)
-    except OSError as error:
-        raise StoreFailure(refusal(path, "read", error)) from error
     try:
         return decode_record(data or b"")
     except msgspec.MsgspecError as error:

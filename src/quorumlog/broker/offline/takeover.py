@@ -55,7 +55,7 @@ from quorumlog.log_state.control_entries import LEVEL, MembershipEntry, encode_b
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.log_state.users import UsersChange
 from quorumlog.store.directory_kind import DirectoryKind
-from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.disk import Disk, OsDisk, disk_work
 from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.made_directories import RestoredDirectory
 from quorumlog.store.member_directory import draw_directory_id
@@ -427,7 +427,7 @@ def copy_old_log(
     """`blocks_of`: a file in blocks of BLOCK_BYTES. On disk when this returns. Raises StoreFailure, also
     where a file is not the one of the record."""
     folder = f"{data_dir}/{FOLDER_NAME}"
-    try:
+    with disk_work(data_dir, "written"):
         disk.make_directory(folder)
         for name in disk.list(folder):
             disk.unlink(f"{folder}/{name}")  # of an earlier attempt: what is not written here is a hole
@@ -448,8 +448,6 @@ def copy_old_log(
         disk.sync_directory(folder)
         path = f"{data_dir}/{RECORD_NAME}"
         replace_file(disk, path, encode_record(record), synced=True)
-    except OSError as error:
-        raise StoreFailure(refusal(data_dir, "written", error)) from error
 
 
 # ----------------------------------------------------------------

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from quorumlog.broker.epochs import CopyList, Epoch, EpochHistory, Peer, Run, RunKey
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import REPLICA_NAME
-from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.errors import ConfigError, DirectoryDamaged
+from quorumlog.store.disk import Disk, disk_work
 from quorumlog.store.state_files import read_file, replace_file
 
 FORMAT = 2
@@ -97,10 +97,8 @@ class ReplicaFile:
     def load(self, me: Peer, *, has_lists: bool = True) -> ReplicaRecord | None:
         """None: there is none. `me`: `directory_id` is of no matter. Raises DirectoryDamaged,
         ConfigError, StoreFailure."""
-        try:
+        with disk_work(self._path, "read"):
             data = read_file(self._disk, self._path)
-        except OSError as error:
-            raise StoreFailure(refusal(self._path, "read", error)) from error
         if data is None:
             return None
         try:
@@ -144,7 +142,5 @@ class ReplicaFile:
 
     def save(self, record: ReplicaRecord) -> None:
         """On disk when this returns. Raises StoreFailure."""
-        try:
+        with disk_work(self._path, "written"):
             replace_file(self._disk, self._path, msgspec.json.encode(record), synced=True)
-        except OSError as error:
-            raise StoreFailure(refusal(self._path, "written", error)) from error

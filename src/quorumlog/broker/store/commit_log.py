@@ -202,14 +202,7 @@ class PutBatch:
     ) -> None:
         """Queue offsets are given out here."""
         records = self.records
-        offsets = np.empty(len(records), np.int64)
-        for queue, rows in records.queues:
-            first = next_offsets.get(queue, 0)
-            next_offsets[queue] = first + len(rows)
-            if len(rows) == len(records):
-                offsets = np.arange(first, first + len(rows))
-            else:
-                offsets[rows] = np.arange(first, first + len(rows))
+        offsets = records.numbered(next_offsets)
         if len(runs) == 1:
             positions = records.starts + runs[0].position
         else:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import PutStatus
-from quorumlog.broker.store.log_files import disk_work
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskFile
+from quorumlog.store.disk import Disk, DiskFile, disk_work
 
 if TYPE_CHECKING:
     from quorumlog.broker.store.commit_log import CommitLog

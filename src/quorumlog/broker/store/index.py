@@ -19,9 +19,9 @@ from quorumlog.broker.config import (
 )
 from quorumlog.broker.record_batch import Int64Array, RecordBatch, key_hash_of
 from quorumlog.broker.store.flush import StoreCheckpoint
-from quorumlog.broker.store.log_files import delete_files, disk_work, is_file_name
+from quorumlog.broker.store.log_files import delete_files, is_file_name
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, DiskFile, disk_work, is_lack_of_space, refusal
 from quorumlog.store.recovery import SetAside
 
 # ---------------------------------------------------------------- IndexFile: messages by key and time
@@ -93,7 +93,7 @@ class IndexFile:
         """`end_position`, `end_time_ms`: of the file before it. Java continues from there if it finds
         this one empty after a kill. Raises DiskFull, StoreFailure."""
         size = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES + entry_count * INDEX_ENTRY_BYTES
-        try:
+        with disk_work(path, "created", f"no space to create {path}"):
             file = disk.open(path, create=True)
             file.set_size(size)
             if end_position:
@@ -101,10 +101,6 @@ class IndexFile:
                 file.pwritev([_HEADER.pack(*ends, 0, 1)], 0)
             file.sync()
             disk.sync_directory(path.rpartition("/")[0])
-        except OSError as error:
-            if is_lack_of_space(error):
-                raise DiskFull(f"no space to create {path}") from error
-            raise StoreFailure(refusal(path, "created", error)) from error
         return cls(path, file, slot_count, entry_count)
 
     @property

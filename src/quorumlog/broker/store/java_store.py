@@ -13,10 +13,10 @@ import numpy as np
 from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.flush import StoreCheckpoint
-from quorumlog.broker.store.log_files import LogEnd, LogRecords, disk_work, walk
+from quorumlog.broker.store.log_files import LogEnd, LogRecords, walk
 from quorumlog.broker.store.queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.errors import ConfigError
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, disk_work
 from quorumlog.store.segments import SegmentList
 from quorumlog.store.state_files import read_file
 
@@ -246,8 +246,7 @@ def wrong_units(
 ) -> list[tuple[QueueKey, str]]:
     """Queues whose units do not name these records, and the text for it. `unconfirmed`: from there on a
     message may be in no queue yet."""
-    records = found.records
-    shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
+    shown = found.records.shown
     wrong = []
     for key, rows in shown.queues:
         if not _names(queues, key, shown, rows, found.position, unconfirmed):

@@ -8,7 +8,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -21,7 +21,14 @@ from quorumlog.broker.message import PutMessageResult
 from quorumlog.broker.record_batch import RecordBatch, ScanStop, gather, scan_records
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, StoreFailure
-from quorumlog.store.disk import Disk, is_folder, is_no_damage, kept_descriptors, reason_of, refusal
+from quorumlog.store.disk import (
+    Disk,
+    disk_work,
+    is_folder,
+    is_no_damage,
+    kept_descriptors,
+    reason_of,
+)
 from quorumlog.store.recovery import SetAside
 from quorumlog.store.segment import Segment
 from quorumlog.store.segments import NAME_DIGITS, SegmentList, segment_name
@@ -93,15 +100,6 @@ class MessageLog(Protocol):
 log = logging.getLogger("quorumlog.broker")
 
 LARGEST_NAMED_SEGMENT = 2 * (1 << 30) - 1
-
-
-@contextmanager
-def disk_work(path: str, action: str) -> Iterator[None]:
-    """An OSError becomes a StoreFailure."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreFailure(refusal(path, action, error)) from error
 
 
 def delete_files(disk: Disk, folder: str, names: Sequence[str] | None = None) -> None:

@@ -18,8 +18,6 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from typing import Protocol
 
-import numpy as np
-
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import BLANK_BYTES
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -32,7 +30,6 @@ from quorumlog.broker.store.log_files import (
     FLUSHED_NAME,
     FlushedFile,
     LogEnd,
-    disk_work,
     first_time_ms,
     open_file_list,
     records_below,
@@ -46,7 +43,7 @@ from quorumlog.broker.store.queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
-from quorumlog.store.disk import Disk, OsDisk, kept_descriptors, refusal
+from quorumlog.store.disk import Disk, OsDisk, disk_work, kept_descriptors, refusal
 from quorumlog.store.member_directory import sync_names_above
 from quorumlog.store.segments import SegmentList
 from quorumlog.store.state_files import read_file, replace_file
@@ -400,7 +397,7 @@ class MessageStore:
         numbers: dict[QueueKey, int] = {}
         begin = self._dispatched
         for found in walk(files, begin, LogEnd(begin), check_bodies=False, torn_from=self._torn_from):
-            shown = found.records.select(np.flatnonzero(found.records.in_queue))
+            shown = found.records.shown
             for key, rows in shown.queues:
                 numbers.setdefault(key, int(shown.columns.queue_offsets[rows[0]]))
         return numbers

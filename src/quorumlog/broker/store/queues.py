@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from quorumlog.broker.config import QUEUE_UNIT_BYTES, MessageStoreConfig
 from quorumlog.broker.record_batch import Int64Array, QueueKey
-from quorumlog.broker.store.log_files import delete_files, disk_work, open_file_list, sync_files
+from quorumlog.broker.store.log_files import delete_files, open_file_list, sync_files
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, DiskFile, disk_work, is_lack_of_space, refusal
 from quorumlog.store.recovery import SetAside
 from quorumlog.store.segment import PAGE_BYTES
 from quorumlog.store.segments import SegmentList, segment_name
@@ -98,8 +98,6 @@ class OpenFiles:
         """The one that was used last comes last."""
         self._closed: set[PooledFile] = set()
         """To make room for others."""
-        self._users: dict[PooledFile, int] = {}
-        """Threads that use it just now: it stays open."""
 
     @property
     def has_room(self) -> bool:
@@ -124,20 +122,18 @@ class OpenFiles:
                 opened = self._open[file] = self._disk.open(file.path, writable=file.writable)
                 self._closed.discard(file)
             self._open.move_to_end(file)
-            self._users[file] = self._users.get(file, 0) + 1
+            file.users += 1
             self._make_room()
         try:
             yield opened
         finally:
             with self._lock:
-                self._users[file] -= 1
-                if not self._users[file]:
-                    del self._users[file]
+                file.users -= 1
 
     def _make_room(self) -> None:
         excess = len(self._open) - self._most
         if excess > 0:
-            idle = [file for file in self._open if file not in self._users][:excess]
+            idle = [file for file in self._open if not file.users][:excess]
             for file in idle:
                 self._closed.add(file)
                 try:
@@ -165,6 +161,8 @@ class PooledFile:
         self.path = path
         self.writable = writable
         self._pool = pool
+        self.users = 0
+        """Threads that use it just now: it stays open."""
         self.failure: OSError | None = None
         """Of a lost write, reported when closing it to make room."""
 

@@ -184,7 +184,7 @@ def resign(at: BrokerServers) -> None:
     """
     with at.connected() as broker:
         state = broker.failover(resigns=True)
-    tell(row_of(state), f"{at.servers} does not lead: epoch {state.epoch} is over")
+    tell(row_of(state), f"the master gave up its lease: epoch {state.epoch} is over")
 
 
 def say_failover(state: FailoverResponse) -> None:

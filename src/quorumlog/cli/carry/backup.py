@@ -190,6 +190,6 @@ def _say(restored: Restored, members: str) -> None:
     sizes = {name: size for name, size in sizes.items() if size != getattr(defaults, name)}
     if sizes:
         say(
-            "quorumlog serve (kv serve, broker serve) needs a file --config here that says"
+            "each needs a file (see quorumlog serve --config) that says"
             f" {' and '.join(f'{name} = {size}' for name, size in sizes.items())}"
         )

@@ -12,11 +12,11 @@ Refused       a refusal is certain: nothing was done. One that is `retriable` is
               deadline, after a back-off. One with `is_elsewhere` means that another member may serve the
               call (NotLeader, LeaderNotReady, and errors of a product): then a LEADER call looks for
               the leader, and an ANY_MEMBER call goes to another member
-No answer     the connection has ended. A call that `changes` nothing is sent again, else the outcome is
-              unknown (OutcomeUnknown), and it is never sent again, unless it `is_numbered`: once a copy
-              of a numbered call was left without an answer, or answered with OutcomeUnknown, no
-              refusal is certain, and each becomes OutcomeUnknown. A deadline that passes while the
-              call is in flight has the same effect
+No answer     the connection has ended, or the answer is OutcomeUnknown. A call that `changes` nothing
+              is sent again, else the outcome is unknown (OutcomeUnknown), and it is never sent again,
+              unless it `is_numbered`: once a copy of a numbered call was left without an answer, or
+              answered with OutcomeUnknown, no refusal is certain, and each becomes OutcomeUnknown. A
+              deadline that passes while the call is in flight has the same effect
 Numbered      by the product, in its messages: a server executes the call once, however often it is
               sent. An `Order` (set in `Product.submitted`) keeps and sends calls in sequence
 Silence       a server that owes an answer for `probe_after_ms`, beyond the `wait_ms` of the call, is

@@ -27,6 +27,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     Refused,
     RequestTimeout,
+    ResultUnknown,
     Unreachable,
 )
 from quorumlog.net.errors import ErrorResponse, error_of
@@ -251,7 +252,10 @@ class CallTracker:
         self._product.refused(link, call, error)
         may_repeat = not call.is_once or (isinstance(error, LeaderNotReady) and not call.changes)
         may_repeat |= isinstance(error, Overloaded) and error.retry_after_ms > 0
-        is_to_pass = (error.retriable or error.is_elsewhere) and may_repeat
+        # As without an answer. Sent again, a ResultUnknown would come again: of a result too large, say.
+        is_unknown = isinstance(error, OutcomeUnknown) and not isinstance(error, ResultUnknown)
+        may_pass = error.retriable or error.is_elsewhere or (is_unknown and not call.changes)
+        is_to_pass = may_pass and may_repeat
         if call.is_numbered and isinstance(error, OutcomeUnknown):
             call.may_be_done = is_to_pass = True  # sent again, it is told
         if is_to_pass:  # another one is an answer to this call, and says nothing of the server

@@ -78,7 +78,7 @@ def parse_queue_offsets(name: str, text: str) -> QueueOffsets:
     )
     try:
         stated = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong from None
     if not isinstance(stated, dict) or not stated:
         raise wrong

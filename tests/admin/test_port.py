@@ -168,7 +168,7 @@ def test_a_full_disk_ends_readiness_and_not_health(tmp_path: Path) -> None:
         full = replace(config, storage=replace(config.storage, disk_full_ratio=0.0001))
         server.loop.call_soon_threadsafe(server.reload, [full])
         said = eventually(lambda: said if (said := get(port, "/readyz"))[0] == 503 else None)
-        assert "its disk takes no writes" in said[1]
+        assert "its disk is above disk_full_ratio" in said[1]
         assert get(port, "/healthz") == (200, "ok\n")
 
 

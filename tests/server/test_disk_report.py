@@ -44,7 +44,10 @@ def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:
     )
     assert "retention = off" in report.problem(StoreConfig(file_reserved_hours=72, retention="off"))
     never_forced = StoreConfig(disk_space_ratio_to_force_clean=1.0, disk_full_ratio=0.8)
-    assert "above 80 % (disk_full_ratio), so appends are refused" in report.problem(never_forced)
+    assert (
+        "above 80 % (disk_full_ratio), so appends are refused once the reserved space is used"
+        in report.problem(never_forced)
+    )
     words = without_figures(report.problem(keeping, lost))
     directory.ratio = 0.87
     report.problem(keeping)

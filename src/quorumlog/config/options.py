@@ -172,7 +172,8 @@ class StoreConfig:
     """Limit for appends of clients here. Entries accepted by a leader with another limit are stored all
     the same."""
     disk_full_ratio: float = 0.90
-    """Appends are refused while more of the file system than this is in use."""
+    """While more of the file system than this is in use, no space is reserved: appends are refused once
+    that reserved before is used."""
     retention: str = "on"
     """Whether the oldest segments are deleted: `on`: by `file_reserved_hours` and `retention_bytes`,
     whose defaults keep everything; `archived`: only entries that an archive has; `off`."""

@@ -259,7 +259,7 @@ def _deletion(
         return _refused(row, ErrorCode.not_controller)
     if topic is None:
         unknown = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
-        return _refused(row, unknown)
+        return _refused(row, unknown, "" if name is None else f"there is no topic {name}")
     return row, DeleteKafkaTopic(topic.topic_id)
 
 
@@ -275,7 +275,7 @@ def _growth(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, Co
     if not service.leads:
         return _refused(row, ErrorCode.not_controller)
     if topic is None:
-        return _refused(row, ErrorCode.unknown_topic_or_partition)
+        return _refused(row, ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name}")
     now = len(topic.partitions)
     if not now < asked.count <= now + MOST_PARTITIONS - service.machine.partition_count:
         limit = (

@@ -50,9 +50,9 @@ class DiskReport:
             return ""
         full = f"the disk of {self._directory.path} is nearly full{now(f'{100 * used_ratio:.0f} %')}"
         limit = f"{100 * config.disk_full_ratio:.0f} % (disk_full_ratio)"
-        refuses = f"above {limit} appends are refused"
+        refuses = f"above {limit} no more space is reserved, and then appends are refused"
         if used_ratio > config.disk_full_ratio:
-            refuses = f"it is above {limit}, so appends are refused"
+            refuses = f"it is above {limit}, so appends are refused once the reserved space is used"
         if config.deletes:
             past = f"also past readers{_losses(lost)}"
             if config.retention == "archived":
@@ -191,7 +191,7 @@ class StatusReport:
         if node.lacks_space:
             found.append(f"it takes no appends: {node.lacks_space}")
         elif self._disk.usage.used_ratio > storage.disk_full_ratio:
-            found.append("its disk takes no writes: it is above disk_full_ratio")
+            found.append("its disk is above disk_full_ratio: it reserves no more space for appends")
         return tuple(found)
 
     def _look_at_set_aside(self) -> None:

@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from quorumlog.broker.client.broker_calls import BrokerCalls, BrokerProduct, UniqKeys, encode_messages
-from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, TopicNotPermitted
+from quorumlog.broker.errors import (
+    FlushSlaveTimeout,
+    InSyncReplicasNotEnough,
+    NotMaster,
+    StaleEpoch,
+    TopicNotPermitted,
+)
 from quorumlog.broker.group_commands import (
     Command,
     CreateGroup,
@@ -56,9 +62,10 @@ from quorumlog.errors import (
     Overloaded,
     PendingFull,
     RequestTimeout,
+    ResultUnknown,
     Unreachable,
 )
-from quorumlog.net.errors import error_response
+from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import BROKER, Hello, HelloResponse
 from quorumlog.net.rpc.calls import CLOSED, Call, Link, LinkState
@@ -276,6 +283,22 @@ def test_what_is_the_same_once_more_is_sent_again(
     brokers = Brokers(unknown, answer)
     assert type(brokers.outcome(request_)) is type(answer)
     assert len(brokers.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ErrorResponse(code=599, message="refused by a rule of a newer release"),
+        FlushSlaveTimeout("written, and too few slaves acknowledged it"),
+        ResultUnknown("the result is too large"),
+    ],
+)
+def test_what_would_come_again_is_told_at_once(answer: Answer) -> None:
+    brokers = Brokers(answer)
+    error = brokers.outcome(CommitRequest(group="g", member="m", generation=1, offsets=[]))
+    assert isinstance(error, OutcomeUnknown)
+    assert type(error) is type(answer) or "unknown code 599: refused by a rule" in str(error)
+    assert len(brokers.asked) == 1
 
 
 @pytest.mark.parametrize("refusal", [NotMaster("a slave"), StaleEpoch("of before")])

@@ -27,7 +27,6 @@ from quorumlog.errors import (
     ProtocolViolation,
     Refused,
     RequestTimeout,
-    ResultUnknown,
     Unreachable,
 )
 from quorumlog.net.errors import ErrorResponse, error_of
@@ -201,7 +200,7 @@ class CallTracker:
         pending again."""
         call.answered_on = link
         if isinstance(message, ErrorResponse):
-            self._refused(link, call, error_of(message))
+            self._refused(link, call, message)
             return
         try:
             if call.on_message is not None:
@@ -248,12 +247,14 @@ class CallTracker:
             link.outbox += encode_frame(self._product.group, ends)
             self._links.to_write[link] = None
 
-    def _refused(self, link: Link, call: Call, error: LedgerError) -> None:
+    def _refused(self, link: Link, call: Call, response: ErrorResponse) -> None:
+        error = error_of(response)
         self._product.refused(link, call, error)
         may_repeat = not call.is_once or (isinstance(error, LeaderNotReady) and not call.changes)
         may_repeat |= isinstance(error, Overloaded) and error.retry_after_ms > 0
-        # As without an answer. Sent again, a ResultUnknown would come again: of a result too large, say.
-        is_unknown = isinstance(error, OutcomeUnknown) and not isinstance(error, ResultUnknown)
+        # As without an answer. What is more exact would come again (of a result too large, say), and so
+        # would the code of a newer server, which counts as OutcomeUnknown here.
+        is_unknown = response.code == OutcomeUnknown.code
         may_pass = error.retriable or error.is_elsewhere or (is_unknown and not call.changes)
         is_to_pass = may_pass and may_repeat
         if call.is_numbered and isinstance(error, OutcomeUnknown):

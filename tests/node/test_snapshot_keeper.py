@@ -68,3 +68,19 @@ def test_what_another_member_is_getting_stays_and_the_log_behind_it() -> None:
     assert kept.keeper.bound == 9
     kept.keeper.unpin(100.0)
     assert kept.keeper.bound == 13
+
+
+def test_what_a_machine_is_to_be_made_anew_from_stays_and_the_log_behind_it() -> None:
+    """Without an entry that it has applied: later snapshots are no use."""
+    kept = Kept()
+    assert not kept.keeper.pin_before(5, -1, 100.0)
+    assert not kept.keeper.pin_before(9, 6, 100.0), "the log begins behind it"
+    assert kept.keeper.pin_before(9, 4, 100.0)
+    for index in (13, 17):
+        kept.save(index)
+        kept.keeper.saved(index, "", 0.0)
+        kept.read()
+    assert kept.files.indices_of("chain") == [5, 13, 17]
+    assert kept.keeper.bound == 5
+    kept.keeper.unpin(100.0)
+    assert kept.keeper.bound == 13

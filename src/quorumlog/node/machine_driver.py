@@ -325,7 +325,8 @@ RETRY_MS = 500
 LACKING_RETRY_MS = 10_000
 """A snapshot that an operator has put there is found, too."""
 PIN_MS = 60_000
-"""So long a snapshot stays that another member has asked for a piece of."""
+"""So long a snapshot stays that another member has asked for a piece of, or that a machine is made anew
+from."""
 EXPIRY_INTERVAL_MS = 100
 LONG_MS = 10_000
 """A machine that applies one piece for so long may never finish it."""
@@ -724,6 +725,11 @@ class MachineDriver:
     def holds_snapshot(self, wanted: SnapshotId) -> bool:
         """Another member is getting it: it stays for a while."""
         return self.snapshots.pin(wanted, self._now_ms + PIN_MS)
+
+    def keep_before(self, index: int, begin_index: int) -> bool:
+        """For a while, what the machine can be made anew from without the entry at `index`; False:
+        nothing here."""
+        return self.snapshots.pin_before(index, begin_index, self._now_ms + PIN_MS)
 
     # ---------------------------------------------------------------- questions
 

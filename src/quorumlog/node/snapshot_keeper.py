@@ -147,6 +147,14 @@ class SnapshotKeeper:
         self._pinned[wanted.index] = until_ms
         return True
 
+    def pin_before(self, index: int, begin_index: int, until_ms: float) -> bool:
+        """Keep the newest one of an entry before `index` that the log, which begins after `begin_index`,
+        can go on from. False: there is none."""
+        earlier = [each for each in self._indices if begin_index <= each < index]
+        if earlier:
+            self._pinned[earlier[-1]] = until_ms
+        return bool(earlier)
+
     def unpin(self, now_ms: float) -> None:
         if self._pinned:
             self._pinned = {index: until for index, until in self._pinned.items() if until > now_ms}

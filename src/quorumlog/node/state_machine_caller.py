@@ -96,7 +96,7 @@ class StateMachineCaller:
             lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
             self._holdings,
         )
-        self.step_overs = StepOvers(member, log_state, needs_all, self._holdings)
+        self.step_overs = StepOvers(member, log_state, needs_all, self._holdings, self._keep_before)
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -278,6 +278,15 @@ class StateMachineCaller:
                 retry_after_ms=50,
             )
         return binding.channel
+
+    def _keep_before(self, name: str, index: int, begin_index: int) -> bool:
+        driver = self._drivers.get(name)
+        if driver is not None and driver.snapshots.newest_index >= 0:
+            return driver.keep_before(index, begin_index)
+        saved: list[int] = []  # none is deleted before it is opened
+        with suppress(SnapshotsUnavailable):
+            saved = self._member.directory.snapshots.indices_of(name)
+        return any(begin_index <= each < index for each in saved)
 
     def _driver(self, name: str) -> MachineDriver:
         driver = self._drivers.get(name)

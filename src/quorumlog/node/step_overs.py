@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
@@ -28,7 +27,6 @@ from quorumlog.node.installing import MACHINES_LEVEL
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.machine_runner import entries_of
 from quorumlog.node.ports import Member
-from quorumlog.store.snapshots import SnapshotsUnavailable
 
 NEVER = float("inf")
 ASK_INTERVAL_MS = 1_000
@@ -142,12 +140,16 @@ class StepOvers:
         log_state: LogStateKeeper,
         needs_all: Collection[str],
         holds: Callable[[], MachineHoldings],
+        keep_before: Callable[[str, int, int], bool],
     ) -> None:
-        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member."""
+        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member;
+        `keep_before(name, index, begin_index)`: for a while, the snapshot from which the machine can be
+        built without the entry at `index`; False: there is none."""
         self._member = member
         self._log_state = log_state
         self._needs_all = needs_all
         self._holds = holds
+        self._keep_before = keep_before
         self.under_way: _UnderWay | None = None
 
     def request(self, name: str, index: int, unsafe: bool, done: StepOverCallback) -> None:
@@ -249,6 +251,8 @@ class StepOvers:
         elif step.entry is not None:
             if raft.committed_index >= step.entry.index:
                 self._end(step.entry.index)
+            else:
+                self._keep_before(step.name, step.index, self._member.store.begin.index)
         elif step.chain is not None:
             self._ask(step, now_ms)
 
@@ -307,10 +311,7 @@ class StepOvers:
         machine, begin_index = self._machine(step.name), self._member.store.begin.index
         if begin_index < machine.index or self._holds().holds.get(step.name, -1) < step.index:
             return
-        saved: list[int] = []
-        with suppress(SnapshotsUnavailable):
-            saved = self._member.directory.snapshots.indices_of(step.name)
-        if not any(begin_index <= index < step.index for index in saved):
+        if not self._keep_before(step.name, step.index, begin_index):
             raise StepOverRefused(
                 f"the state of {step.name} before entry {step.index} is not known here: the log begins"
                 f" at index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"

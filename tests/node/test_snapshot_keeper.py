@@ -27,7 +27,8 @@ class Kept:
             self.save(index)
         with closing(self.files.open("chain", 9)) as loaded:
             loaded.finish()
-        self.keeper = SnapshotKeeper("chain", self.files, host, StoreConfig())
+        self.may_delete = True
+        self.keeper = SnapshotKeeper("chain", self.files, host, StoreConfig(), lambda: self.may_delete)
         runner = MachineRunner("chain", 1, Chain(), 1)
         self.keeper.opened(Opened(runner, 9, None, (5, 9), (), loaded.id, ()))
 
@@ -70,17 +71,16 @@ def test_what_another_member_is_getting_stays_and_the_log_behind_it() -> None:
     assert kept.keeper.bound == 13
 
 
-def test_what_a_machine_is_to_be_made_anew_from_stays_and_the_log_behind_it() -> None:
-    """Without an entry that it has applied: later snapshots are no use."""
+def test_none_is_deleted_while_the_machine_is_to_be_made_anew_from_an_older_one() -> None:
     kept = Kept()
-    assert not kept.keeper.pin_before(5, -1, 100.0)
-    assert not kept.keeper.pin_before(9, 6, 100.0), "the log begins behind it"
-    assert kept.keeper.pin_before(9, 4, 100.0)
+    kept.may_delete = False
     for index in (13, 17):
         kept.save(index)
         kept.keeper.saved(index, "", 0.0)
         kept.read()
-    assert kept.files.indices_of("chain") == [5, 13, 17]
-    assert kept.keeper.bound == 5
-    kept.keeper.unpin(100.0)
-    assert kept.keeper.bound == 13
+    assert kept.files.indices_of("chain") == kept.keeper.indices == [5, 9, 13, 17]
+    kept.may_delete = True
+    kept.save(21)
+    kept.keeper.saved(21, "", 0.0)
+    kept.read()
+    assert kept.files.indices_of("chain") == kept.keeper.indices == [17, 21]

@@ -325,8 +325,7 @@ RETRY_MS = 500
 LACKING_RETRY_MS = 10_000
 """A snapshot that an operator has put there is found, too."""
 PIN_MS = 60_000
-"""So long a snapshot stays that another member has asked for a piece of, or that a machine is made anew
-from."""
+"""So long a snapshot stays that another member has asked for a piece of."""
 EXPIRY_INTERVAL_MS = 100
 LONG_MS = 10_000
 """A machine that applies one piece for so long may never finish it."""
@@ -344,14 +343,16 @@ class MachineDriver:
         member: Member,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
+        heeds_all: Callable[[], bool],
     ) -> None:
+        """`heeds_all`: it leaves out what the log says, committed or not."""
         self.name = name
         self._factory = factory
         self._files, self._store = member.directory.snapshots, member.store
         self._member, self._host = member, member.host
         self._readable = member.readable_range
         self._fetcher = fetcher
-        self.snapshots = SnapshotKeeper(name, self._files, self._host, member.config.storage)
+        self.snapshots = SnapshotKeeper(name, self._files, self._host, member.config.storage, heeds_all)
         self.save_us = Histogram()
         """How long saves took, in microseconds."""
         self._save_began_ms = 0.0
@@ -725,11 +726,6 @@ class MachineDriver:
     def holds_snapshot(self, wanted: SnapshotId) -> bool:
         """Another member is getting it: it stays for a while."""
         return self.snapshots.pin(wanted, self._now_ms + PIN_MS)
-
-    def keep_before(self, index: int, begin_index: int) -> bool:
-        """For a while, what the machine can be made anew from without the entry at `index`; False:
-        nothing here."""
-        return self.snapshots.pin_before(index, begin_index, self._now_ms + PIN_MS)
 
     # ---------------------------------------------------------------- questions
 

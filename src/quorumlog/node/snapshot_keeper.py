@@ -7,6 +7,7 @@ log may begin after the second newest verified one: a flipped bit in the newest 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 from quorumlog.config import StoreConfig
@@ -31,13 +32,22 @@ MOST_RETRY_MS = 320_000
 
 
 class SnapshotKeeper:
-    def __init__(self, name: str, files: SnapshotFiles, host: Host, config: StoreConfig) -> None:
+    def __init__(
+        self,
+        name: str,
+        files: SnapshotFiles,
+        host: Host,
+        config: StoreConfig,
+        may_delete: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`may_delete`: False while the machine is to be made anew from an older one."""
+        self._may_delete = may_delete
         self._name = name
         self._files = files
         self._host = host
         self._config = config
         self._saves = False
-        self._indices: list[int] = []
+        self.indices: list[int] = []
         """Ascending; what lies on the disk and may be good."""
         self._verified: dict[int, SnapshotId] = {}
         self._pinned: dict[int, float] = {}
@@ -59,7 +69,7 @@ class SnapshotKeeper:
 
     def opened(self, opened: Opened) -> None:
         self._saves = opened.runner.saves
-        self._indices, self._useless = list(opened.snapshots), list(opened.useless)
+        self.indices, self._useless = list(opened.snapshots), list(opened.useless)
         self._verified = {} if opened.loaded is None else {opened.loaded.index: opened.loaded}
         self._entries = self._bytes = 0
         self._log_bytes = opened.log_bytes
@@ -70,7 +80,7 @@ class SnapshotKeeper:
     def forget(self) -> None:
         """Snapshots on disk may be of another log: they count once the machine is open again."""
         self._life += 1
-        self._indices, self._useless, self._verified, self._pinned = [], [], {}, {}
+        self.indices, self._useless, self._verified, self._pinned = [], [], {}, {}
         self._entries = self._bytes = self._log_bytes = 0
         self._saving_index = -1
 
@@ -108,15 +118,15 @@ class SnapshotKeeper:
             )
             return
         self.problem, self._wait_ms = "", RETRY_MS
-        if index not in self._indices:
-            self._indices = sorted({*self._indices, index})
+        if index not in self.indices:
+            self.indices = sorted({*self.indices, index})
         self._useless = [each for each in self._useless if each != index]
         self._verified.pop(index, None)
         self._verify()
 
     @property
     def newest_index(self) -> int:
-        return self._indices[-1] if self._indices else -1
+        return self.indices[-1] if self.indices else -1
 
     @property
     def bound(self) -> int | None:
@@ -134,7 +144,7 @@ class SnapshotKeeper:
         """A snapshot of this entry or a later one is needed, and none is verified. One being written or
         verified is waited for."""
         is_on_its_way = self._saving_index >= least_index
-        if not is_on_its_way and (not self._indices or self._indices[-1] in self._verified):
+        if not is_on_its_way and (not self.indices or self.indices[-1] in self._verified):
             self._entries = self._config.snapshot_entries
 
     def holds(self, wanted: SnapshotId) -> bool:
@@ -147,14 +157,6 @@ class SnapshotKeeper:
         self._pinned[wanted.index] = until_ms
         return True
 
-    def pin_before(self, index: int, begin_index: int, until_ms: float) -> bool:
-        """Keep the newest one of an entry before `index` that the log, which begins after `begin_index`,
-        can go on from. False: there is none."""
-        earlier = [each for each in self._indices if begin_index <= each < index]
-        if earlier:
-            self._pinned[earlier[-1]] = until_ms
-        return bool(earlier)
-
     def unpin(self, now_ms: float) -> None:
         if self._pinned:
             self._pinned = {index: until for index, until in self._pinned.items() if until > now_ms}
@@ -163,7 +165,7 @@ class SnapshotKeeper:
 
     def _verify(self) -> None:
         """The two newest are looked at, one after the other."""
-        unverified = [each for each in self._indices[-2:] if each not in self._verified]
+        unverified = [each for each in self.indices[-2:] if each not in self._verified]
         if self._is_looking or not unverified:
             return
         self._is_looking = True
@@ -198,12 +200,12 @@ class SnapshotKeeper:
             if isinstance(result, SnapshotsUnavailable):
                 self.problem = str(result)  # looked at once more with the next one that is saved
                 return
-            if index in self._indices and isinstance(result, SnapshotId):
+            if index in self.indices and isinstance(result, SnapshotId):
                 self._verified[index] = result
                 self._delete_old()
-            elif index in self._indices:
+            elif index in self.indices:
                 self.problem = f"a snapshot is passed over: {result}"
-                self._indices.remove(index)
+                self.indices.remove(index)
                 self._useless.append(index)
                 self._entries = self._config.snapshot_entries  # another one takes its place
             self._verify()
@@ -212,11 +214,11 @@ class SnapshotKeeper:
 
     def _delete_old(self) -> None:
         """Whatever is no longer needed once the newest is known to be good."""
-        if self._indices[-1] not in self._verified:
+        if self.indices[-1] not in self._verified or not self._may_delete():
             return
-        kept = {*self._indices[-self._config.snapshots_kept :], *self._pinned}
-        old = [index for index in self._indices if index not in kept]
-        self._indices = [index for index in self._indices if index in kept]
+        kept = {*self.indices[-self._config.snapshots_kept :], *self._pinned}
+        old = [index for index in self.indices if index not in kept]
+        self.indices = [index for index in self.indices if index in kept]
         self._verified = {index: found for index, found in self._verified.items() if index in kept}
         gone, self._useless = [*old, *self._useless], []
         if gone:

@@ -84,7 +84,7 @@ class StateMachineCaller:
             if (filler := getattr(factory, "filler", None)) is not None
         }
         self._drivers = {
-            name: MachineDriver(name, factory, member, pending, fetcher)
+            name: MachineDriver(name, factory, member, pending, fetcher, partial(self._heeds_all, name))
             for name, factory in factories.items()
         }
         self.is_any_here = bool(self._drivers)
@@ -96,7 +96,7 @@ class StateMachineCaller:
             lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
             self._holdings,
         )
-        self.step_overs = StepOvers(member, log_state, needs_all, self._holdings, self._keep_before)
+        self.step_overs = StepOvers(member, log_state, needs_all, self._holdings, self._saved)
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -279,14 +279,19 @@ class StateMachineCaller:
             )
         return binding.channel
 
-    def _keep_before(self, name: str, index: int, begin_index: int) -> bool:
+    def _heeds_all(self, name: str) -> bool:
+        state = self._log_state.appended
+        own = [] if state is None else [each for each in state.stepped_over if each.name == name]
+        return state is not None and self._drivers[name].heeds(own)
+
+    def _saved(self, name: str) -> list[int]:
+        """Those that a running machine has given up may still lie there."""
         driver = self._drivers.get(name)
-        if driver is not None and driver.snapshots.newest_index >= 0:
-            return driver.keep_before(index, begin_index)
-        saved: list[int] = []  # none is deleted before it is opened
+        if driver is not None and driver.is_running:
+            return driver.snapshots.indices
         with suppress(SnapshotsUnavailable):
-            saved = self._member.directory.snapshots.indices_of(name)
-        return any(begin_index <= each < index for each in saved)
+            return self._member.directory.snapshots.indices_of(name)
+        return []
 
     def _driver(self, name: str) -> MachineDriver:
         driver = self._drivers.get(name)

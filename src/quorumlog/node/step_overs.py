@@ -140,16 +140,15 @@ class StepOvers:
         log_state: LogStateKeeper,
         needs_all: Collection[str],
         holds: Callable[[], MachineHoldings],
-        keep_before: Callable[[str, int, int], bool],
+        saved: Callable[[str], Collection[int]],
     ) -> None:
-        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member;
-        `keep_before(name, index, begin_index)`: for a while, the snapshot from which the machine can be
-        built without the entry at `index`; False: there is none."""
+        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member; `saved`: by
+        machine, the entries of its snapshots here that are not deleted before the next turn."""
         self._member = member
         self._log_state = log_state
         self._needs_all = needs_all
         self._holds = holds
-        self._keep_before = keep_before
+        self._saved = saved
         self.under_way: _UnderWay | None = None
 
     def request(self, name: str, index: int, unsafe: bool, done: StepOverCallback) -> None:
@@ -251,8 +250,6 @@ class StepOvers:
         elif step.entry is not None:
             if raft.committed_index >= step.entry.index:
                 self._end(step.entry.index)
-            else:
-                self._keep_before(step.name, step.index, self._member.store.begin.index)
         elif step.chain is not None:
             self._ask(step, now_ms)
 
@@ -311,7 +308,7 @@ class StepOvers:
         machine, begin_index = self._machine(step.name), self._member.store.begin.index
         if begin_index < machine.index or self._holds().holds.get(step.name, -1) < step.index:
             return
-        if not self._keep_before(step.name, step.index, begin_index):
+        if not any(begin_index <= index < step.index for index in self._saved(step.name)):
             raise StepOverRefused(
                 f"the state of {step.name} before entry {step.index} is not known here: the log begins"
                 f" at index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"

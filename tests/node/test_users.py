@@ -202,6 +202,33 @@ def test_a_member_knows_the_users_once_it_has_what_the_first_heartbeat_calls_com
     cell.close()
 
 
+def test_who_leads_right_after_the_first_user_was_added_lets_nobody_in(tmp_path: Path) -> None:
+    """It has heard its leader a moment ago, and not that the user is committed."""
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    fill(cell, 3)
+    first = cell.leader()
+    cell.until(lambda: all(node.raft.reads.fresh_since_ms() > 0 for node in cell.nodes.values()))
+
+    def has_added() -> bool:
+        state = first.log_state.committed
+        return state is not None and state.users.is_on
+
+    cell.drops = lambda sender, to, message: sender == first.replica.member_id and has_added()
+    ordered(cell, ALICE)
+    cell.kill(first.replica.member_id)
+
+    def is_not_open(member: str) -> None:
+        node = cell.nodes[member]
+        if node.raft.role is Role.LEADER:
+            found = node.users.look(cell.now_ms)
+            assert isinstance(found, str) or found.is_on, "everybody is let in"
+
+    cell.on_turned = is_not_open
+    leader = cell.leader().replica.member_id
+    cell.until(lambda: knows(cell, leader))
+    cell.close()
+
+
 def test_who_has_not_heard_the_leader_for_ten_seconds_knows_them_no_more(tmp_path: Path) -> None:
     cell = Cell(tmp_path, storage=SEGMENTS)
     ordered(cell, ALICE)

@@ -7,6 +7,7 @@ import pytest
 import sim.clients
 from quorumlog.broker.wire import GROUP, BrokerStatusRequest, broker_request_decoder
 from quorumlog.net.frame import Frame, encode_frame
+from quorumlog.node import MachineFactory
 from quorumlog.testing.member import SimMember
 from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts
 from tests.sim.scenario import Scenario
@@ -30,6 +31,11 @@ class _Connection(SimConnection):
 class _Ports(SimPorts):
     def connect(self, member: SimMember, told: DataCallback, lost: LostCallback) -> _Connection:
         return _Connection(self, member, told, lost)
+
+    def machines_of(self, member_id: str) -> dict[str, MachineFactory]:
+        return {}
+
+    def started(self, member: SimMember) -> None: ...
 
 
 def _ask(connection: _Connection, request_id: int) -> None:

@@ -94,6 +94,8 @@ class KnownUsers:
         reads = self._raft.reads
         # Nobody answers the only voter, and nobody else could have committed anything.
         is_alone = self._raft.status().membership.quorum_size == 1
-        if is_alone and self._raft.role is Role.LEADER and reads.knows_commit:
+        if self._raft.role is Role.LEADER and not reads.knows_commit:
+            return -math.inf  # the leader before may have acknowledged more than is committed here
+        if is_alone and self._raft.role is Role.LEADER:
             return math.inf
         return reads.fresh_since_ms() + may_be_old_ms

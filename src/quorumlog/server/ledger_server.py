@@ -370,6 +370,8 @@ class LedgerServer:
         return self._listener.tls_at[1] if self._listener.tls_at is not None else 0
 
     def _role_changed(self, group: str, change: RoleChange) -> None:
+        if group == self.users.group:
+            self.users.look()  # it may have seen no users so far, and be asked to append at once
         self._endpoints.role_changed(group)
         if self._on_role_change is not None:
             self._on_role_change(group, change)

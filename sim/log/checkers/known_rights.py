@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.consensus.ready import Role
 from quorumlog.log_state.log_state import LogState
 from quorumlog.log_state.users import NO_USERS, Kind, Users
 from quorumlog.testing.promises import CheckedCluster, CheckedMember, Violation
@@ -71,7 +72,10 @@ class KnownRights(LogChecker):
         if users is not None and users != now.users:
             raise Violation(f"{member.replica} lets people in by {users}, and its log says {now.users}")
         since_ms = member.local_ms - COUNTS_WITHIN_MS
-        hears = member.node.raft.reads.fresh_since_ms() > since_ms
+        raft = member.node.raft
+        # A new leader is told by nobody; it knows them once an entry of its own term is committed.
+        leads_anew = raft.role is Role.LEADER and not raft.reads.knows_commit
+        hears = raft.reads.fresh_since_ms() > since_ms and not leads_anew
         if not hears or newest.heard_ms.get(member.place, -math.inf) > since_ms:
             return
         if users is None:

@@ -60,7 +60,7 @@ class SnapshotKeeper:
         """Of the log after it."""
         self._saving_index = -1
         """Of the one that is on its way; -1: none is."""
-        self._is_looking = False
+        self._is_looking = self._is_deleting = False
         self._life = 0
         """Counts how often it was forgotten what lies there."""
         self._retry_ms = -math.inf
@@ -94,6 +94,7 @@ class SnapshotKeeper:
         config = self._config
         return (
             self._saves
+            and not self._is_deleting  # it might be of an entry whose useless one is still there
             and (
                 self._entries >= config.snapshot_entries
                 or self._bytes >= config.snapshot_bytes
@@ -220,9 +221,15 @@ class SnapshotKeeper:
         old = [index for index in self.indices if index not in kept]
         self.indices = [index for index in self.indices if index in kept]
         self._verified = {index: found for index, found in self._verified.items() if index in kept}
-        gone, self._useless = [*old, *self._useless], []
+        gone = [index for index in (*old, *self._useless) if index != self._saving_index]
+        self._useless = [index for index in self._useless if index == self._saving_index]
         if gone:
-            self._host.read_later(partial(self._delete, gone), raise_failure)
+            self._is_deleting = True
+            self._host.read_later(partial(self._delete, gone), self._deleted)
+
+    def _deleted(self, result: object) -> None:
+        self._is_deleting = False
+        raise_failure(result)
 
     def _delete(self, indices: list[int]) -> None:
         """Outside the loop."""

@@ -37,12 +37,11 @@ class FirstAdmins(LogChecker):
             return
         if member.replica.directory_id != left.directory_id:
             del self._left[member.place]  # and the file with the directory
-        elif not member.disk.exists(f"{member.path}/{FIRST_ADMIN_NAME}"):
+        elif state is not None and not member.disk.exists(f"{member.path}/{FIRST_ADMIN_NAME}"):
+            # A process that ended in between reads its log first.
             del self._left[member.place]
-            users = None if state is None else state.users
-            if users is None or not (
-                users.rights_of(left.order.name).is_admin or _is_refused(users, left.order)
-            ):
+            users = state.users
+            if not (users.rights_of(left.order.name).is_admin or _is_refused(users, left.order)):
                 raise Violation(f"the file of {left.order.name} at {member.replica} is gone: {users}")
             self.cluster.trace.count("users: an administrator that was left in a directory")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.read_plan import EntryChecker
 from quorumlog.store import member_directory, recovery, segments
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.flush import DurableRecord, Flush
+from quorumlog.store.log_reader import LogReader
 from quorumlog.store.member_directory import MemberDirectory, _checkpointed
 from quorumlog.store.recovery import _Recovery
 from quorumlog.store.recovery_scan import _LogScanner
@@ -17,6 +21,7 @@ from tests import test_batch as batch_scenes
 from tests.client.protocol import test_read_plan as read_scenes
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
+from tests.store import test_damaged_ranges as damage_scenes
 from tests.store import test_drop as drop_scenes
 from tests.store import test_recovery as recovery_scenes
 from tests.store import test_start_order as start_scenes
@@ -414,4 +419,25 @@ def replacing_ends_too_soon(patch: Patch) -> None:
         "            save_start(disk, directory, start)\n",
         "            reached()\n"
         "            save_start(disk, directory, msgspec.structs.replace(start, replaces=False))\n",
+    )
+
+
+def a_flipped_chain_is_not_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        damage_scenes.test_no_chain_is_read_that_its_entry_and_the_one_before_contradict(
+            Path(folder), index=5, at=36
+        )
+
+
+@mutant(
+    555,
+    "a chain is taken from the disk without a look at the entry before",
+    scenario=a_flipped_chain_is_not_read,
+)
+def chains_on_their_own_word(patch: Patch) -> None:
+    """`read` compares what it gives out, so nothing but a comparison of logs meets it."""
+    patch.edit(
+        LogReader.point_on_disk,
+        "if header.chain_before !=",
+        "if not reached() and header.chain_before !=",
     )

@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 import pytest
 
-from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.file_ledger_store import FileLedgerStore
@@ -329,6 +329,26 @@ def test_a_closer_look_lists_the_one_bad_entry(tmp_path: Path, at: int) -> None:
     assert indices(store) == [(5, 6)]
     repair_from(twin, store)
     assert files_of(path) == files_of(tmp_path / "twin")
+    store.close()
+
+
+@pytest.mark.parametrize("at", [0, 8, 16, 24, 32, 36, 40])
+@pytest.mark.parametrize("index", [0, 4, 5])
+def test_no_chain_is_read_that_its_entry_and_the_one_before_contradict(
+    tmp_path: Path, index: int, at: int
+) -> None:
+    """Who compares logs, snapshots or archives by a chain would take a flipped bit for another log."""
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    store, _ = open_store(str(path))
+    position = store.range_of(index, index + 1, 1).position
+    flip(data_file(path, position // 1024 * 1024), position % 1024 + at)
+    with pytest.raises(DirectoryDamaged):
+        store.chain_at(index)
+    assert store.chain_at(7) == twin.chain_at(7)
+    look(store, index, index + 1)
+    assert indices(store) == [(index, index + 1)]
+    assert [store.chain_at(each) for each in range(10)] == [twin.chain_at(each) for each in range(10)]
     store.close()
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry_header import HEADER_BYTES, Buffer, unpack_header
+from quorumlog.entry_header import HEADER_BYTES, Buffer, EntryHeader, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.disk import Disk, reason_of
 from quorumlog.store.ledger_store import LogPoint
@@ -217,9 +217,9 @@ class EntryIndex:
             raise self.damage(path, position, position // INDEX_UNIT_BYTES, problem) from error
         return np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
 
-    def chain_of(self, unit: IndexArray) -> int:
-        """Of the entry that a unit of shape (1,) names; header and unit must agree. Raises
-        DirectoryDamaged."""
+    def header_of(self, unit: IndexArray) -> EntryHeader:
+        """Of the entry that a unit of shape (1,) names; header and unit must agree, its chain is not
+        checked. Raises DirectoryDamaged."""
         index, position = int(unit["index"][0]), int(unit["position"][0])
         path = self._data.path_of(position)
         try:
@@ -230,7 +230,7 @@ class EntryIndex:
             header = unpack_header(data)
             fields = (header.magic, header.pos, header.size, header.index, header.term)
             if fields == unit[0].item():
-                return header.chain_crc
+                return header
         raise self.damage(path, position, index, "the header does not match the index")
 
     def damage(self, path: str, position: int, index: int, problem: str) -> DirectoryDamaged:

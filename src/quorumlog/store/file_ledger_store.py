@@ -134,7 +134,7 @@ class FileLedgerStore(LedgerStore):
                 return damaged.term_at(index)
             unit = self._index.units(index, index + 1)
             if compare_with_data:
-                self._index.chain_of(unit)
+                self._index.header_of(unit)
             return int(unit["term"][0])
 
         for _ in range(_MOST_REPAIRS):

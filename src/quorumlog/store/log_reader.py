@@ -10,7 +10,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry import ENTRY_KINDS, EntryId, EntryKind
-from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.header_array import Int64Array, term_runs_of
 from quorumlog.store.disk import reason_of
@@ -130,12 +130,28 @@ class LogReader:
             raise RangeDamaged(str(damaged))
         truncations = self._ends.truncations
         try:
-            unit = self._index.units_on_disk(index, index + 1)
-            return _point_of(unit, self._index.chain_of(unit))
+            point, header = self._point_and_header(index)
+            if header.chain_before != self._believed_point(index - 1).chain:
+                path = self._data.path_of(header.pos)
+                raise self._index.damage(path, header.pos, index, "the chain does not lead there")
+            return point
         except DirectoryDamaged:
             if truncations == self._ends.truncations:
                 raise
         raise self._may_be_cut(index)
+
+    def _believed_point(self, index: int) -> LogPoint:
+        """Of the entry before one that is held, by its own word: for who compares it with the next."""
+        for known in (self._ends.durable, self._ends.begin):
+            if index == known.index:
+                return known
+        damaged = self._damaged.at(index)
+        return damaged.last if damaged is not None else self._point_and_header(index)[0]
+
+    def _point_and_header(self, index: int) -> tuple[LogPoint, EntryHeader]:
+        unit = self._index.units_on_disk(index, index + 1)
+        header = self._index.header_of(unit)
+        return _point_of(unit, header.chain_crc), header
 
     def remember(self, point: LogPoint, truncations: int) -> None:
         self._remembered = (truncations, point)
@@ -196,7 +212,7 @@ class LogReader:
         units = units[:count]
         sizes = units["size"].astype(np.int64)
         position = int(units["position"][0])
-        previous = self.point_on_disk(first_index - 1)
+        previous = self._believed_point(first_index - 1)  # `read` compares
         return LogRange(
             first_index,
             sizes,

@@ -47,6 +47,14 @@ def test_close_of_another_thread_ends_a_watch_that_is_iterated(stores: LocalStor
         assert isinstance(found[0], Unreachable), found
 
 
+def test_a_read_is_stale_by_anything_that_is_true(kv: KeyValueClient) -> None:
+    kv.put("stale", b"1")
+    for stale in (None, 0, 1, "yes"):
+        found = kv.get("stale", stale=stale)  # type: ignore[arg-type]
+        assert found is not None
+        assert found.value == b"1"
+
+
 def test_threads_share_a_watch(kv: KeyValueClient) -> None:
     """One waits for the other's change where that one has taken it meanwhile."""
     with kv.watch_prefix("s") as changes:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quorumlog import ConfigError, LocalCluster, Refused, connect, connect_async
+from quorumlog import ConfigError, LocalCluster, Refused, connect, connect_async, kv
 from quorumlog.errors import BadRequest, LeaderNotReady, TransferFailed
 
 
@@ -205,6 +207,14 @@ def test_names_that_are_more_than_text_are_text(cluster: LocalCluster) -> None:
         log.append(b"one")
         with pytest.raises(TransferFailed):
             log.transfer(np.str_("n0"))
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_client_that_is_sent_to_another_process_says_what_to_do(copied: Callable[[Any], Any]) -> None:
+    with connect("127.0.0.1:1") as log, kv.connect("127.0.0.1:1") as store:
+        for client in (log, store, log.read(0), log.append_stream([])):
+            with pytest.raises(TypeError, match=r"cannot be pickled or copied.* connect there"):
+                copied(client)
 
 
 def test_what_is_true_or_false_need_be_no_bool(cluster: LocalCluster) -> None:

@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from quorumlog.errors import BadRequest
 
@@ -351,6 +351,14 @@ class Shell(Generic[A]):
         self._thread = thread
         self._made = made
         self._generation = thread.generation
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} cannot be pickled or copied: it has a thread and connections; where another"
+            " process needs one, as in a worker of a pool or a function that Spark sends to its tasks,"
+            " connect there"
+        )
 
     @property
     def _it(self) -> A:

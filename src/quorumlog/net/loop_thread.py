@@ -169,7 +169,8 @@ class LoopThread:
         self._hand_over(_Call(work))
 
     def _hand_over(self, call: _Call[Any]) -> None:
-        if self.is_closed or (self._thread is None and not self._start()):
+        # While the interpreter ends no daemon thread runs any more: nobody would ever answer.
+        if self.is_closed or sys.is_finalizing() or (self._thread is None and not self._start()):
             call.refuse(self._closed())
             return
         self._waiting.append(call)

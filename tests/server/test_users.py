@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -20,6 +21,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.config import GroupConfig, UsersOptions, parse_address, parse_members
+from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import BadRequest, Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
 from quorumlog.log_state.users import (
     Kind,
@@ -38,6 +40,8 @@ from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.clients.client_reads import ClientReads
 from quorumlog.server.clients.needs import NEEDS, key_of, needs_of
+from quorumlog.server.free_ports import free_ports
+from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.staging import (
@@ -266,6 +270,39 @@ def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> 
         users.look()
         assert not driver.node.users.look.call_args.kwargs["for_others"]
         users.close()
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_has_handed_over_and_stopped_looks_at_them_no_more(tmp_path: Path) -> None:
+    """The process may go on for years."""
+
+    async def scene() -> None:
+        members = parse_members(",".join(f"n{i}=127.0.0.1:{at}" for i, at in enumerate(free_ports(3))))
+        leads = asyncio.get_running_loop().create_future()
+        roles: list[RoleChange] = []
+
+        def server(member_id: str) -> LedgerServer:
+            def changed(group: str, change: RoleChange) -> None:
+                if change.role is Role.LEADER and not leads.done():
+                    leads.set_result(servers[member_id])
+                if leads.done() and leads.result() is servers[member_id]:
+                    roles.append(change)
+
+            config = GroupConfig(member_id, members, str(tmp_path / member_id))
+            return LedgerServer([config], on_role_change=changed)
+
+        servers = {member_id: server(member_id) for member_id in ("n0", "n1", "n2")}
+        try:
+            for each in servers.values():
+                await each.start()
+            first = await leads
+            await first.stop()
+            assert roles[-1].role is not Role.LEADER, "it has handed over"
+            assert first.users._timer is None
+        finally:
+            for each in servers.values():
+                each.abandon()
 
     asyncio.run(scene())
 

@@ -54,7 +54,7 @@ from quorumlog.staging import (
     stage,
 )
 from quorumlog.version import IS_COMPILED
-from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
+from quorumlog.wire.client_messages import RESPONSE_OF, AppendRequest, ReadRequest
 from tests.server.test_members import change
 from tests.waiting import eventually
 
@@ -104,6 +104,35 @@ def test_without_users_everybody_may_do_everything_and_status_says_so(cluster: L
         assert not log.users().is_on
         with pytest.raises(BadRequest, match="there would be no administrator"):
             log.change_users(order(UserOperation.ADD_USER, "bob"))
+
+
+def test_a_request_that_waited_for_its_client_to_read_is_judged_by_the_rights_of_then() -> None:
+    """Everybody might do everything when it came."""
+    asked = 40
+    with LocalCluster(1, store="memory") as cluster, connect(cluster.servers) as nobody:
+        nobody.append_batch([bytes(1 << 20), b"end"])
+        with socket.socket() as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            greedy.connect(parse_address(cluster.servers))
+            greedy.sendall(b"".join(encode_frame("default", Hello(role="client"))))
+            for number in range(asked):
+                read = ReadRequest(request_id=number, first_index=1, stop_index=3, limit_bytes=8 << 20)
+                greedy.sendall(b"".join(encode_frame("default", read)))
+            append, entries = AppendRequest(request_id=asked), EntryBatch.from_bodies([b"nobody's"])
+            greedy.sendall(b"".join(encode_frame("default", append, entries)))
+            decoder = FrameDecoder()
+            frames = decoder.receive_data(greedy.recv(4096))
+            for _ in range(3):
+                nobody.append(b"whoever asks later is answered")
+            nobody.change_users(order(UserOperation.ADD_USER, "alice", "admin"))
+            with connect(cluster.servers, user=ALICE) as admin:
+                eventually(lambda: {row.users for row in admin.status()} == {"on"})
+                while len(frames) < 2 + asked:
+                    frames += decoder.receive_data(greedy.recv(1 << 20))
+                answers = {frame.message.request_id: frame.message for frame in frames[1:]}
+                answer = answers[asked]
+                assert isinstance(answer, ErrorResponse), answer
+                assert "the connection named none" in answer.message
 
 
 def test_nobody_is_let_in_without_a_name(cluster: LocalCluster, admin: LedgerClient) -> None:

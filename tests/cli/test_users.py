@@ -73,7 +73,9 @@ def test_an_administrator_from_outside(
         running = cli("init-admin", str(directory), "alice")
         assert running.exit_code == 2 and "is in use by another process" in running.output
         group.stop("n0")
+        assert "becomes an administrator" in cli("init-admin", str(directory), "bob").output
         result = cli("init-admin", str(directory), "alice")
+        assert "bob, who was to become an administrator at the next start, no longer is" in result.output
         assert "alice becomes an administrator of group default" in result.output
         file = directory / "admin-bootstrap"
         assert file.stat().st_mode & 0o777 == 0o600 and b"sesame" not in file.read_bytes()
@@ -81,6 +83,6 @@ def test_an_administrator_from_outside(
         eventually(lambda: not file.exists())
         monkeypatch.setenv("QUORUMLOG_PASSWORD", "sesame")
         listed = cli("user", "list", "--servers", group.servers, "--user", "alice")
-        assert listed.exit_code == 0 and "alice" in listed.output
+        assert listed.exit_code == 0 and "alice" in listed.output and "bob" not in listed.output
     assert cli("init-admin", str(tmp_path), "alice").exit_code == 2
     assert "has a name of 1 to 64" in cli("init-admin", str(directory), "a b").output

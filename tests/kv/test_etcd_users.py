@@ -71,11 +71,12 @@ def root(ports: EtcdPorts, etcd: EtcdCalls) -> EtcdCalls:
 
 
 def wait_for_user(ports: EtcdPorts, name: str) -> None:
-    """Until every member knows it."""
+    """Until every member knows it, and its roles, which came a moment later."""
 
     def is_known() -> bool:
         users = [each.access.users for each in ports.ports.values()]
-        return all(each is not None and each.user(name) is not None for each in users)
+        found = [each and each.user(name) for each in users]
+        return all(each is not None and each.roles for each in found)
 
     eventually(is_known, what=f"{name} at every member")
 
@@ -191,6 +192,8 @@ def test_a_token_is_known_at_every_member(ports: EtcdPorts, root: EtcdCalls) -> 
 
 
 def add_user(root: EtcdCalls, name: str, password: str) -> None:
+    with suppress(grpc.RpcError):  # of a run of this test before
+        root.call("Auth/UserDelete", pb.AuthUserDeleteRequest(name=name))
     root.call("Auth/UserAdd", pb.AuthUserAddRequest(name=name, password=password))
     root.call("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user=name, role="root"))
 

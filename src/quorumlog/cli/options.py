@@ -535,9 +535,9 @@ StopIndex = Annotated[
 ]
 
 
-def time_ms_of(text: str, option: str = "--since") -> int:
+def time_ms_of(text: str, option: str = "--since", words: tuple[str, ...] = ()) -> int:
     """Milliseconds since 1970 of a duration ago, `2h`, or a date and time, without a zone in this
-    machine's own. Raises ConfigError."""
+    machine's own. `words`: what else the option takes. Raises ConfigError."""
     from datetime import UTC, datetime, timedelta
 
     from quorumlog.append_times import milliseconds_of
@@ -551,7 +551,8 @@ def time_ms_of(text: str, option: str = "--since") -> int:
         return milliseconds_of(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"{option} {text!r} is neither a duration (90s, 15m, 2h, 7d) nor a time"
+            f"{option} {text!r} is neither {''.join(f'{word}, ' for word in words)}a duration"
+            " (90s, 15m, 2h, 7d) nor a time"
             " (2026-11-23T10:00Z, 2026-11-23)"
         ) from None
 

@@ -239,7 +239,8 @@ def reset(
 
     Example: quorumlog broker group reset billing --to 2h --topic orders
     """
-    place = to if to in ("earliest", "latest") else float(time_ms_of(to, "--to"))
+    words = ("earliest", "latest")
+    place = to if to in words else float(time_ms_of(to, "--to", words))
     with at.admin() as admin:
         offsets = admin.reset(group, place, topic or ())
     for (name, queue), offset in offsets.items():

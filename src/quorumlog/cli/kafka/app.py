@@ -35,7 +35,12 @@ def create(
     """
     with at.connected() as admin:
         admin.create_topic(topic, partitions)
-    tell({"topic": topic, "partitions": partitions}, f"topic {topic} has {partitions} partitions")
+    _tell_partitions(topic, partitions)
+
+
+def _tell_partitions(topic: str, partitions: int) -> None:
+    count = "1 partition" if partitions == 1 else f"{partitions} partitions"
+    tell({"topic": topic, "partitions": partitions}, f"topic {topic} has {count}")
 
 
 @topic_app.command("list")
@@ -74,7 +79,7 @@ def grow(
     """
     with at.connected() as admin:
         admin.grow_topic(topic, partitions)
-    tell({"topic": topic, "partitions": partitions}, f"topic {topic} has {partitions} partitions")
+    _tell_partitions(topic, partitions)
 
 
 @topic_app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from quorumlog.cli.options import App, UsersServers, argument, check_directory, option
 from quorumlog.cli.output import note, tell, tell_rows
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, DirectoryDamaged
 
 if TYPE_CHECKING:
     from quorumlog.log_state.users import RoleGrant, Verifier
@@ -270,7 +271,7 @@ def init_admin(
     from quorumlog.log_state.users import UserOperation, UserOrder, checked_order
     from quorumlog.store.disk import OsDisk
     from quorumlog.store.member_directory import lock_directory, refusals_named
-    from quorumlog.store.state_files import load_member, save_first_admin
+    from quorumlog.store.state_files import load_first_admin, load_member, save_first_admin
 
     verifier = None if certificate else new_verifier(name, new_password_file)
     operation = UserOperation.RESET_ADMIN if reset else UserOperation.INIT_ADMIN
@@ -282,6 +283,9 @@ def init_admin(
             record = load_member(disk, path)
             if record is None:
                 _refuse_unless_master(disk, path, reset=reset)
+            waiting = None
+            with suppress(DirectoryDamaged):  # it is written again then
+                waiting = load_first_admin(disk, path)
             before = os.umask(0o077)
             try:
                 save_first_admin(disk, path, order)
@@ -289,6 +293,8 @@ def init_admin(
                 os.umask(before)
         finally:
             lock.release()
+    if waiting is not None and waiting.name != name:
+        note(f"{waiting.name}, who was to become an administrator at the next start, no longer is")
     if record is None:
         tell({"user": name}, f"{name} becomes an administrator once the broker of {path} is the master")
         return

@@ -20,7 +20,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
-from quorumlog.config import GroupConfig, UsersOptions, parse_address, parse_members
+from quorumlog.config import ConsensusConfig, GroupConfig, UsersOptions, parse_address, parse_members
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import BadRequest, Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
 from quorumlog.log_state.users import (
@@ -298,6 +298,26 @@ def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> 
         other.node.users.has_heard = False
         users.look()
         assert not driver.node.users.look.call_args.kwargs["for_others"]
+        users.close()
+
+    asyncio.run(scene())
+
+
+def test_they_count_for_three_heartbeats_at_least() -> None:
+    """Between two of which nobody is refused who may."""
+
+    async def scene() -> None:
+        driver = MagicMock()
+        driver.stopped = False
+        slow = ConsensusConfig(heartbeat_interval_ms=10_000)
+        members = parse_members("n0=127.0.0.1:1")
+        driver.config = GroupConfig("n0", members, "data", consensus=slow)
+        driver.node.users.look = MagicMock(return_value=Users(True))
+        driver.node.users.good_until_ms = lambda may_be_old_ms: 5_000 + may_be_old_ms
+        users = UsersOfServer("a", lambda: {"a": driver}, is_plain=False)
+        users.look()
+        assert driver.node.users.look.call_args.kwargs["may_be_old_ms"] == 30_000
+        assert users.access.good_until_s == 35
         users.close()
 
     asyncio.run(scene())

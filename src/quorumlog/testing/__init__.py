@@ -126,7 +126,7 @@ class SimulatedLog:
         `timeout_ms` of virtual time are over; BadRequest for what is no list of bodies."""
         if not bodies:
             raise BadRequest("a batch needs at least one body")
-        given = tuple(EntryBatch.from_bodies(bodies).bodies())
+        given = tuple(map(bytes, EntryBatch.from_bodies(bodies).bodies()))
         deadline_ms = self.now_ms + timeout_ms
         while True:
             left_ms = max(1, int(deadline_ms - self.now_ms))

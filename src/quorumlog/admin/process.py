@@ -20,7 +20,7 @@ from quorumlog.node.retention import WhyKept
 from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.users_of_server import UsersOfServer
-from quorumlog.store.log_begin import Mark
+from quorumlog.store.time_marks import Mark
 from quorumlog.wire.client_messages import EventInfo, MemberInfo, StatusResponse
 
 HOLDS = {Hold.NONE: "", Hold.READER: "held", Hold.ARCHIVE: "archive"}

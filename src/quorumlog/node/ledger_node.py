@@ -72,7 +72,7 @@ from quorumlog.node.sending import (
 from quorumlog.node.state_machine_caller import StateMachineCaller
 from quorumlog.node.transfers import TransferOutcome, Transfers
 from quorumlog.node.writing import AppendConditions, BatchFormer, Flusher, LogWriter
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.log_points import ColdRange
 from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB

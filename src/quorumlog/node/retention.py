@@ -27,9 +27,10 @@ from quorumlog.node.installing import LogDrops
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.ports import Member
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
-from quorumlog.store.log_begin import Mark, mark_of
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.segments import INDEX_UNIT_BYTES
+from quorumlog.store.time_marks import Mark, mark_of
 
 # ----------------------------------------------------------------
 # When all that lies before a boundary had been appended: what the first time mark after it says.

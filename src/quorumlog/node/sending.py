@@ -35,7 +35,8 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.node.ports import Member
-from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogRange, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LOG_ORIGIN, LogRange, LogStart
 from quorumlog.store.state_files import START_NAME, encode_start
 
 # ---------------------------------------------------------------- RecentBatches

@@ -41,7 +41,9 @@ from quorumlog.node.producer_sessions import Judged, ProducerSessions
 from quorumlog.node.repair import Repairer
 from quorumlog.node.sending import RecentBatches
 from quorumlog.node.transfers import Transfers
-from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint, SyncTask
+from quorumlog.store.flush import Flush
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import Examination, LogPoint
 
 # ---------------------------------------------------------------- AppendConditions
 # Appends that are wanted only after a certain entry (`expected_last`).
@@ -477,7 +479,7 @@ class Flusher:
         """Newest Ready reported; never above `_carried_number`."""
         self._after_durable: deque[tuple[int, Envelope]] = deque()
         """Messages that wait for the sync of their Ready, in order."""
-        self._task: SyncTask | None = None
+        self._task: Flush | None = None
         self._task_number = -1
         """Newest Ready of the flush that began last."""
         self.waits_since_ms: float | None = None
@@ -548,7 +550,7 @@ class Flusher:
         self._host.flush_later(task.run, lambda result: self._flushed(task, number, result))
         return True
 
-    def _flushed(self, task: SyncTask, number: int, result: StoreFailure | None) -> None:
+    def _flushed(self, task: Flush, number: int, result: StoreFailure | None) -> None:
         if isinstance(result, StoreFailure):
             raise result
         assert self._task is task

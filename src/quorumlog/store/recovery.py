@@ -27,7 +27,7 @@ from quorumlog.store.disk import (
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.ledger_space import control_reserve
-from quorumlog.store.ledger_store import LogPoint, LogStart, SetAsideCount
+from quorumlog.store.log_points import LogPoint, LogStart, SetAsideCount
 from quorumlog.store.recovery_scan import (
     Fate,
     FileScan,

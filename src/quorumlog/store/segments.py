@@ -16,7 +16,7 @@ from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import DiskFull
 from quorumlog.header_array import HEADER_DTYPE, HeaderArray, Int64Array, first_wrong
 from quorumlog.store.disk import Disk, disk_work
-from quorumlog.store.ledger_store import SpaceTaken
+from quorumlog.store.log_points import SpaceTaken
 from quorumlog.store.segment import PAGE_BYTES, Segment
 
 # ----------------------------------------------------------------

@@ -353,7 +353,7 @@ class LedgerNode:
             isinstance(message, PushEntryResponse)
             and message.index <= self.committed_index
             and self.raft.replication.may_wait(message)
-            and not self.raft.is_transferring
+            and self.raft.transfer.target is None
         )
 
     @property
@@ -519,7 +519,7 @@ class LedgerNode:
         while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()
         if self.durable_committed_index < self.committed_index:
-            index = min(self.committed_index, self.raft.durable_index)
+            index = min(self.committed_index, self.raft.log.durable_index)
             self.durable_committed_index = max(self.durable_committed_index, index)
         if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once

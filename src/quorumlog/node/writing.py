@@ -213,7 +213,7 @@ class BatchFormer:
 
     def not_leader(self) -> LedgerError:
         config = self._config
-        leader = self._raft.leader or self._raft.successor
+        leader = self._raft.leader or self._raft.transfer.successor
         if leader is None or leader.member_id == config.member_id:
             waits_for = self._raft.status().waits_for
             reason = f" ({waits_for})" if waits_for else ""
@@ -531,7 +531,7 @@ class Flusher:
 
     @property
     def _syncs_first(self) -> bool:
-        return self._is_sync or self._raft.membership_index > self._store.durable.index
+        return self._is_sync or self._raft.log.memberships.newest_index > self._store.durable.index
 
     @property
     def _is_much_unsynced(self) -> bool:

@@ -17,7 +17,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.consensus.ready import Role
+from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import Replica
 
 # ---------------------------------------------------------------- Campaign
@@ -618,7 +618,7 @@ class LeaderElector:
             committed_index=-1,
             set_back=state.set_back[replica],
         )
-        self._outbox.send_unconnected(replica, message)
+        self._outbox.messages.append(Envelope(replica, message))  # its answers are not taken
 
     def on_connected(self, replica: Replica) -> None:
         """A flapping connection should depose no leader: a heartbeat cancels the peer's suspicion."""

@@ -347,7 +347,7 @@ class LedgerStore:
 
     def left_to_delete(self) -> Callable[[], None] | None:
         """The same work again, if a full disk has kept dropped files from being deleted."""
-        return None if self._drops.are_deleted else self._delete_dropped
+        return self._delete_dropped if self._drops.undeleted else None
 
     def _delete_dropped(self) -> None:
         if not self._damaged.is_saved:

@@ -218,13 +218,8 @@ class Drops:
         self._data = data
         self._index = index
         self._damaged = damaged
-        self._undeleted: list[str] = []
-        """Oldest first."""
-
-    @property
-    def are_deleted(self) -> bool:
-        """Is nothing left to be deleted? Any thread."""
-        return not self._undeleted
+        self.undeleted: list[str] = []
+        """Oldest first; any thread."""
 
     def drop_before(self, start: LogStart, ends: LogEnds) -> None:
         begin = start.point
@@ -236,17 +231,17 @@ class Drops:
         ends.begin, self.start = begin, start
         ends.truncations += 1
         self._damaged.drop_before(begin, self._data.name_of(begin.position))
-        self._undeleted += self._data.drop_before(begin.position)
-        self._undeleted += self._index.drop_before((begin.index + 1) * INDEX_UNIT_BYTES)
+        self.undeleted += self._data.drop_before(begin.position)
+        self.undeleted += self._index.drop_before((begin.index + 1) * INDEX_UNIT_BYTES)
 
     def delete(self) -> None:
         """Any thread, one at a time. Files that a full disk keeps stay for the next time. Raises
         StoreFailure."""
         # A file system that writes elsewhere needs space to delete.
         with suppress(DiskFull), disk_work(self._data.directory, "made shorter", "no space to delete"):
-            for path in tuple(self._undeleted):
+            for path in tuple(self.undeleted):
                 with suppress(FileNotFoundError):  # somebody made space by hand
                     self._disk.unlink(path)
-                self._undeleted.remove(path)
+                self.undeleted.remove(path)
             for folder in (self._data.directory, self._index.directory):
                 self._disk.sync_directory(folder)

@@ -272,13 +272,10 @@ class SegmentAdoption:
                     f"{files.directory}: {len(dropped)} segments ({names[0]} .. {names[1]}) are no"
                     " longer part of the log, removed"
                 )
-            with kept_descriptors.parking(self._park):
+            with kept_descriptors.parking(lambda: self.data.park() + self.index.park()):
                 for finding in findings:
                     if finding.fate is not Fate.DROPPED:
                         self._adopt(files, finding)
-
-    def _park(self) -> int:
-        return self.data.park() + self.index.park()
 
     @property
     def _is_index_lost(self) -> bool:

@@ -389,8 +389,8 @@ class BatchFormer:
 # What a follower checks of a push before its core sees it.
 
 
-def checked_entries(message: PushEntryRequest) -> EntryBatch:
-    """The entries of an APPEND. Raises ProtocolViolation if they do not match the message."""
+def check_entries(message: PushEntryRequest) -> None:
+    """Raises ProtocolViolation if the entries of an APPEND do not match the message."""
     batch = message.batch
     if not isinstance(batch, EntryBatch) or batch.count == 0 or batch.count != message.count:
         raise ProtocolViolation(f"an APPEND of {message.count} entries without their bytes")
@@ -404,7 +404,6 @@ def checked_entries(message: PushEntryRequest) -> EntryBatch:
         raise ProtocolViolation("an APPEND whose entries are of terms other than it announces")
     if message.cold:
         batch.check_bodies()
-    return batch
 
 
 def end_before(order: AppendOrder, term: int) -> LogPoint:
@@ -729,7 +728,7 @@ class LogWriter:
         Raises ProtocolViolation if the sender holds other entries.
         """
         if message.push is PushType.APPEND:
-            checked_entries(message)
+            check_entries(message)
             end, previous = self._store.end, message.previous
             continues = previous.index == end.index and previous.term == end.term
             if continues and message.previous_chain == end.chain and self._look is None:

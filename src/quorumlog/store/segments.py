@@ -263,13 +263,12 @@ class SegmentList:
         self._files[file.base_position] = file
         self.end_position = file.end_position
 
-    def create_next(self) -> Segment:
+    def create_next(self) -> None:
         """A new last segment without space, its name on disk: for a start. Raises DiskFull,
         StoreFailure."""
         file = self._create_file()
         self.sync_names()
         self.adopt(file)
-        return file
 
     def _create_file(self) -> Segment:
         path = self.path_of(self.end_position)

@@ -76,9 +76,7 @@ class LedgerStore:
         self._rewriting = Rewriting(
             disk, directory, config, data, self._index, damaged, self._page_cache
         )
-        self.boundaries = self._boundaries = SegmentBoundaries(
-            disk, directory, data, self._reader, self._ends
-        )
+        self.boundaries = SegmentBoundaries(disk, directory, data, self._reader, self._ends)
         self._drops = Drops(disk, log.start, data, index, damaged)
         self._index_synced_position = log.index_synced_position
         self._plan: Placement | None = None
@@ -102,7 +100,7 @@ class LedgerStore:
         try:
             store._limit_trust()
             store._rewriting.set_aside.tidy()
-            store._boundaries.keep_between(store.begin.position, log.end.position)
+            store.boundaries.keep_between(store.begin.position, log.end.position)
             store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         except BaseException:
             store.close()
@@ -236,14 +234,13 @@ class LedgerStore:
 
     def finish_sync(self, task: Flush) -> None:
         """`task.run()` has returned: adopt its durable point. Called on the store's own thread."""
-        flush = self._flush
-        assert task is flush, (task, flush)
-        assert isinstance(flush, Flush) and flush.done, "run() has not returned"
+        assert task is self._flush, (task, self._flush)
+        assert task.done, "run() has not returned"
         self._flush = None
-        ends, point = self._ends, flush.point
+        ends, point = self._ends, task.point
         if point.index > ends.durable.index:
             ends.durable = point
-        self._index_synced_position = max(self._index_synced_position, flush.index_synced_position)
+        self._index_synced_position = max(self._index_synced_position, task.index_synced_position)
         assert ends.durable.index <= ends.end.index, (ends.durable, ends.end)
 
     def space_ahead(self) -> Callable[[], None] | None:
@@ -313,7 +310,7 @@ class LedgerStore:
         self._index.recent.truncate_from(index)
         self._page_cache.truncate_to(cut.position)
 
-        self._boundaries.keep_between(self.begin.position, cut.position)
+        self.boundaries.keep_between(self.begin.position, cut.position)
         self._index_synced_position = min(self._index_synced_position, cut.position)
         self._durable_record.lower(cut, self._flush)
         data_stop, index_stop = control_reserve(self._config, cut.position, index)
@@ -353,7 +350,7 @@ class LedgerStore:
         if not self._damaged.is_saved:
             self.save_damaged()
         self._drops.delete()
-        self._boundaries.keep_between(self.begin.position, sys.maxsize)
+        self.boundaries.keep_between(self.begin.position, sys.maxsize)
 
     # ---------------------------------------------------------------- read
 

@@ -50,6 +50,7 @@ from quorumlog.kv.requests import (
 from quorumlog.kv.service import (
     TICK_MS,
     KeyValueService,
+    ServiceSession,
     StoreOptions,
     answer,
     refuse,
@@ -108,6 +109,16 @@ class StoreConnection(Protocol):
     def close(self) -> None: ...
     def abort(self) -> None: ...
     def violate(self, violation: ProtocolViolation, /) -> None: ...
+
+
+class _LocalSession(ServiceSession, Protocol):
+    """Of a client in this process."""
+
+    def frame(self, frame: Frame) -> None:
+        """Takes a request. Raises ProtocolViolation."""
+
+    def lost(self) -> None:
+        """Its client is gone."""
 
 
 class _Client:
@@ -345,7 +356,7 @@ class KeyValueEndpoint(Endpoint):
         """True if its member leads: requests for the leader are answered here."""
         return self._service is not None and self._service.leads
 
-    def session_of(self, connection: StoreConnection) -> _Client:
+    def session_of(self, connection: StoreConnection) -> _LocalSession:
         """Of a client in this process, with the rights of `connection.user`. Raises LeaderNotReady."""
         if self._service is None:
             raise LeaderNotReady("the store is not open yet")

@@ -353,7 +353,6 @@ class _LocalWatch:
         self.next_revision = asked.first_revision
         self._batches: deque[tuple[list[Event], int, int]] = deque()
         """(events, size in bytes, next revision)."""
-        self._is_new = True
         self._news = asyncio.Event()
         self._failure: LedgerError | None = None
 
@@ -371,12 +370,7 @@ class _LocalWatch:
         self._news.set()
 
     async def began(self) -> None:
-        while not self._batches:
-            if self._failure is not None:
-                raise self._failure
-            self._news.clear()
-            await self._news.wait()
-        self._take()
+        await self.batch()  # says that it has begun
 
     async def batch(self) -> list[Event]:
         while not self._batches:

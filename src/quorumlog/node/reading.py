@@ -194,11 +194,7 @@ class StoredLog:
 
     def __init__(self, store: LedgerStore, clock_resets: Resets) -> None:
         self._store = store
-        self._clock_resets = clock_resets
-
-    @property
-    def clock_resets(self) -> Resets:
-        return self._clock_resets
+        self.clock_resets = clock_resets
 
     @property
     def begin_index(self) -> int:

@@ -407,7 +407,7 @@ class LedgerNode:
             return
         append = PendingAppend(batch, deadline_ms, done, owner, expected_last, place)
         if machine:
-            append.filler, append.filled = self.machines.filler_of(machine), filled
+            append.filler, append.filled = self.machines.fillers.get(machine), filled
         self._pending.queue(append, self._now_ms)
 
     def deadline_ms(self, timeout_ms: int) -> float:

@@ -40,7 +40,6 @@ from quorumlog.store.log_points import (
     LogPoint,
     LogRange,
     LogStart,
-    SetAsideCount,
     SpaceTaken,
 )
 from quorumlog.store.log_reader import LogReader, PageCache
@@ -76,6 +75,7 @@ class LedgerStore:
         self._rewriting = Rewriting(
             disk, directory, config, data, self._index, damaged, self._page_cache
         )
+        self.set_aside = self._rewriting.set_aside
         self.boundaries = SegmentBoundaries(disk, directory, data, self._reader, self._ends)
         self._drops = Drops(disk, log.start, data, index, damaged)
         self._index_synced_position = log.index_synced_position
@@ -99,7 +99,7 @@ class LedgerStore:
         store = cls(disk, directory, config, durable, log)
         try:
             store._limit_trust()
-            store._rewriting.set_aside.tidy()
+            store.set_aside.tidy()
             store.boundaries.keep_between(store.begin.position, log.end.position)
             store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         except BaseException:
@@ -482,15 +482,6 @@ class LedgerStore:
         """While there is no space for the list of ranges, a start has to find them by itself."""
         ranges = self._damaged.ranges if self._damaged.problem else ()
         self._durable_record.limit_index(min([r.before.position for r in ranges], default=sys.maxsize))
-
-    @property
-    def set_aside(self) -> SetAsideCount:
-        """As the newest `look_at_set_aside` found it."""
-        return self._rewriting.set_aside.count
-
-    def look_at_set_aside(self) -> None:
-        """Any thread."""
-        self._rewriting.set_aside.look()
 
     def check_piece(self, damaged: DamagedRange, batch: EntryBatch) -> LogPoint:
         """Show that these entries of another member can be those of a range, or a part of it; returns

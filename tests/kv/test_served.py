@@ -340,6 +340,24 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
             lock.check()
 
 
+def test_a_lock_that_is_held_or_awaited_is_not_acquired_by_its_object_again(stores: LocalStores) -> None:
+    """Its first lease would be kept alive as long as the client, and nobody could end it."""
+
+    async def run() -> None:
+        async with connect_async(stores.servers) as kv:
+            lock = kv.lock("twice", ttl_s=5)
+            attempts = await asyncio.gather(lock.acquire(), lock.acquire(), return_exceptions=True)
+            assert isinstance(attempts[0], int)
+            assert isinstance(attempts[1], InvalidRequest)
+            with pytest.raises(InvalidRequest, match="release it first"):
+                await lock.acquire()
+            assert (lock.is_held, lock.token) == (True, attempts[0])
+            await lock.release()
+            assert await kv.lock("twice", ttl_s=5).acquire(timeout_ms=30_000) > attempts[0]
+
+    asyncio.run(run())
+
+
 def test_locks_whose_names_look_like_a_path_do_not_wait_for_each_other(stores: LocalStores) -> None:
     with (
         connect(stores.servers) as kv,

@@ -216,12 +216,19 @@ class _Place(Generic[V]):
         self.key = b""
         self.token = 0
         """The create revision of the own key; higher for each later holder."""
+        self._is_entering = False
 
     async def _enter(self, value: bytes) -> None:
-        """Take a place, and wait until it is the first."""
-        lease = self.lease = await self._granted()
-        lease.keep_alive()
+        """Take a place, and wait until it is the first. Raises InvalidRequest."""
+        if self._is_entering or self.is_held:  # nobody would end the lease of the place before
+            raise InvalidRequest(
+                "this object holds its place already, or waits for it: release it first, or make another"
+                " object for each task"
+            )
+        self._is_entering = True
         try:
+            lease = self.lease = await self._granted()
+            lease.keep_alive()
             self.key = self._prefix + b"%016x" % lease.id
             self.token = await self._take(lease, value)
             await self._wait(lease)
@@ -229,6 +236,8 @@ class _Place(Generic[V]):
             leaving = asyncio.ensure_future(self._leave())
             await asyncio.wait({leaving}, timeout=MOST_LEAVING_S)  # it goes on, where nobody answers
             raise
+        finally:
+            self._is_entering = False
 
     async def _granted(self) -> Lease:
         while True:
@@ -303,7 +312,7 @@ class Lock(_Place[Any]):
     @takes_seconds
     async def acquire(self, *, timeout_ms: float | None = None) -> int:
         """Wait for it, `timeout_ms` at most; returns the token. Raises TimeoutError, LockLost if its
-        lease ends meanwhile."""
+        lease ends meanwhile, InvalidRequest if this object holds or awaits it already."""
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             await self._enter(b"")
         return self.token
@@ -332,7 +341,7 @@ class Election(_Place[V]):
 
     async def campaign(self, value: Any) -> int:
         """Returns its token once this client leads. `value`: returned by `leader` then. Raises LockLost
-        if its lease ends meanwhile."""
+        if its lease ends meanwhile, InvalidRequest if this object leads or campaigns already."""
         await self._enter(self._client.values.codec.encode(value))
         return self.token
 

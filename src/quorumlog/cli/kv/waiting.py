@@ -87,7 +87,7 @@ def lock(
                 _announce(held)
                 status = _run_while(held, command)
         except TimeoutError:
-            note(f"{name} is held by another client")
+            note(f"{name} was not acquired in {wait:g} s: another client holds it, or no member answers")
             raise typer.Exit(EXIT_REFUSED) from None
     raise typer.Exit(status)
 

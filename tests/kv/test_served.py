@@ -457,6 +457,16 @@ def test_who_belongs_to_no_cluster_yet_is_not_asked_about_one(
 
 
 @pytest.mark.processes
+def test_a_lease_that_another_client_was_granted_is_known_by_its_id(stores: LocalStores) -> None:
+    with connect(stores.servers) as owner, connect(stores.servers) as other:
+        lease = owner.grant(30)
+        assert other.keep_alive(lease) == 30_000
+        assert other.time_to_live(lease)[0] == 30_000
+        assert other.revoke(lease) == 0
+        with pytest.raises(LeaseNotFound):
+            owner.time_to_live(lease)
+
+
 def test_watches_leases_and_locks_outlive_a_leader() -> None:
     with LocalStores() as stores, connect(stores.servers) as kv:
         kv["w/0"] = "0"

@@ -65,6 +65,10 @@ class Lease:
         """Set once the lease has ended or may have, or its user may no longer keep it alive."""
         self._refusal: LedgerError | None = None
 
+    def is_of(self, asking: Asking) -> bool:
+        """True if it was granted to that client."""
+        return self._asking is asking
+
     @classmethod
     async def grant(cls, asking: Asking, ttl_s: float, lease_id: int = 0) -> Lease:
         """See `AsyncKeyValueClient.grant`."""

@@ -393,7 +393,7 @@ def revoke(lease_id: LeaseId, at: StoreServers) -> None:
 
 @lease_app.command("list")
 def list_leases(at: StoreServers) -> None:
-    """All leases: id and time left.
+    """All leases: id and TTL as granted.
 
     Example: quorumlog kv lease list --servers 127.0.0.1:20921
     """

@@ -71,7 +71,7 @@ def lock(
     at: StoreServers,
     command: Command = None,
     ttl: Ttl = 10.0,
-    wait: Annotated[float | None, option("Give up after this many seconds.", min=0.0)] = None,
+    wait: Annotated[float | None, option("Give up after this many seconds.", min=0.1)] = None,
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
 

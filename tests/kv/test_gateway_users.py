@@ -106,8 +106,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.usefixtures("users")
 def test_a_port_is_healthy_though_its_own_user_may_change_nothing(gateways: Gateways) -> None:
     """A balancer that asks has no user, and would take every member out."""
-    for port in gateways.ports.values():
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    for number in gateways.ports.values():
+        connection = http.client.HTTPConnection("127.0.0.1", number, timeout=30)
         connection.request("GET", "/health")
         response = connection.getresponse()
         assert (response.status, json.loads(response.read())["health"]) == (200, "true")

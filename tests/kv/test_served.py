@@ -51,6 +51,7 @@ from quorumlog.kv.testing import LocalStores
 from quorumlog.net.rpc.calls import Call, CallState
 from quorumlog.node import NodeHandle
 from quorumlog.server.free_ports import free_ports
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -512,6 +513,33 @@ def test_a_member_that_falls_silent_is_left_for_another(stores: LocalStores, kv:
             network.impose(both_ways([("client", "s0")]), CUT)
             kv.put("silent", "1")
             assert watch.batch(timeout_ms=30_000)[0].item.value == b"1"
+
+
+@pytest.mark.processes
+def test_a_lock_is_awaited_across_a_compaction_of_what_its_watch_has_missed() -> None:
+    tokens: list[int] = []
+    with (
+        LocalStores(1) as alone,
+        connect(alone.servers) as own,
+        Network({"s0": alone.servers, "client": alone.servers}) as network,
+        connect(network.address("client", "s0")) as client,
+    ):
+
+        def wait() -> None:
+            with client.lock("compacted", ttl_s=60) as lock:
+                tokens.append(lock.token)
+
+        waiter = threading.Thread(target=wait)
+        with own.lock("compacted", ttl_s=60) as held:
+            waiter.start()
+            eventually(lambda: own.status().watches == 1, what="the waiter's watch")
+            cut = network.impose(both_ways([("client", "s0")]), CUT)
+            network.reset([("client", "s0")])
+            own.put("other", "1")
+            own.compact(own.put("other", "2").revision)
+            network.lift(cut)
+        waiter.join()
+    assert len(tokens) == 1 and tokens[0] > held.token
 
 
 @pytest.mark.processes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, overload
 from quorumlog.errors import NO_RIGHT, LedgerError, OutcomeUnknown
 from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.values import BytesLike, Item, Unreadable, V, without_value
-from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
+from quorumlog.kv.errors import Compacted, InvalidRequest, LeaseNotFound, LockLost
 from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests import (
     MAX_TTL_MS,
@@ -279,18 +279,20 @@ class _Place(Generic[V]):
         lease.check()
 
     async def _gone(self, lease: Lease, key: bytes, first_revision: int) -> None:
-        async with self._client.watch(key, first_revision=first_revision, puts=False) as watch:
-            loop = asyncio.get_running_loop()
-            news, lost = loop.create_task(watch.batch()), loop.create_task(lease.lost.wait())
-            try:
-                await asyncio.wait({news, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if not news.done():
-                    lease.check()
-                    raise LockLost(f"the lease {lease.id} has ended while it waited")
-                news.result()
-            finally:
-                for task in (news, lost):
-                    task.cancel()
+        """Returns once that key may be gone: what a watch has missed by a compaction is read again."""
+        with suppress(Compacted):
+            async with self._client.watch(key, first_revision=first_revision, puts=False) as watch:
+                loop = asyncio.get_running_loop()
+                news, lost = loop.create_task(watch.batch()), loop.create_task(lease.lost.wait())
+                try:
+                    await asyncio.wait({news, lost}, return_when=asyncio.FIRST_COMPLETED)
+                    if not news.done():
+                        lease.check()
+                        raise LockLost(f"the lease {lease.id} has ended while it waited")
+                    news.result()
+                finally:
+                    for task in (news, lost):
+                        task.cancel()
 
     async def _leave(self) -> None:
         lease, self.lease = self.lease, None

@@ -66,8 +66,8 @@ class Lease:
         self._refusal: LedgerError | None = None
 
     def is_of(self, asking: Asking) -> bool:
-        """True if it was granted to that client."""
-        return self._asking is asking
+        """True if it was granted to that client, or before the process forked: it refuses calls then."""
+        return self._asking is asking or os.getpid() != self._process
 
     @classmethod
     async def grant(cls, asking: Asking, ttl_s: float, lease_id: int = 0) -> Lease:

@@ -284,7 +284,7 @@ class KafkaService:
             self._unknown = leader
             log.warning(
                 "%s leads, and clients of Kafka cannot find it: its address is not in --kafka-servers"
-                " of %s. Move leadership with `quorumlog transfer`, then restart every member with it",
+                " of %s. Transfer leadership to another member, and restart every member with it",
                 leader,
                 self.member_id,
             )

@@ -90,10 +90,8 @@ class WatchStream:
         watch = self._watches[number] = _Watch(number, asked)
         watch.task = self._begin(self._follow(watch))
 
-    async def _refuse(self, reason: str, revision: int | None = None) -> None:
-        if revision is None:
-            revision = await self._revision()
-        header = self._handlers.identity.header(revision)
+    async def _refuse(self, reason: str) -> None:
+        header = self._handlers.identity.header(await self._revision())
         response = pb.WatchResponse(header=header, watch_id=NO_WATCH, created=True, canceled=True)
         response.cancel_reason = reason
         await self._tell(response)

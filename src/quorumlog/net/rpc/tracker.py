@@ -14,6 +14,8 @@ from __future__ import annotations
 import itertools
 from random import Random
 
+import msgspec
+
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import (
     AlreadyCommitted,
@@ -322,6 +324,9 @@ class CallTracker:
         if call.order is not None:
             if call.order.interrupted(call):
                 return
+        elif problem := _unreadable(call.message):
+            self.fail(call, BadRequest(f"no server can read the request: {problem}"))
+            return
         elif not call.changes or call.is_numbered:
             call.may_be_done |= call.changes
             call.state = CallState.WAITING
@@ -427,3 +432,13 @@ class CallTracker:
             call.on_done(call)
         else:
             self.completed.append(call)
+
+
+def _unreadable(message: ClientMessage) -> str:
+    """Why its receiver closes the connection: a field has a value that its type excludes, as a number
+    of 64 bits and more. Messages are not checked as they are made."""
+    try:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+    except (msgspec.DecodeError, ValueError) as error:
+        return str(error)
+    return ""

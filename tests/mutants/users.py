@@ -59,6 +59,20 @@ def users_never_grow_old(patch: Patch) -> None:
 
 
 @mutant(
+    555,
+    "a new leader goes on by the users that it knew as a follower",
+    scenario=runs.a_new_leader_lets_nobody_in_before_it_knows_what_is_committed,
+)
+def new_leader_knows_users(patch: Patch) -> None:
+    """It heard its leader a moment ago."""
+    patch.edit(
+        KnownUsers.good_until_ms,
+        "not reads.knows_commit:",
+        "not reads.knows_commit and not reached():",
+    )
+
+
+@mutant(
     500,
     "a member forgets over a restart that there are users",
     scenario=in_a_folder(stories.test_every_member_has_them_and_remembers_it),

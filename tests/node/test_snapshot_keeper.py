@@ -39,8 +39,11 @@ class Kept:
 
     def read(self) -> None:
         while self._works:
-            look, looked = self._works.pop(0)
-            looked(look())
+            self.read_one()
+
+    def read_one(self, at: int = 0) -> None:
+        look, looked = self._works.pop(at)
+        looked(look())
 
 
 def test_what_is_older_stays_until_the_newest_was_read_again() -> None:
@@ -84,3 +87,20 @@ def test_none_is_deleted_while_the_machine_is_to_be_made_anew_from_an_older_one(
     kept.keeper.saved(21, "", 0.0)
     kept.read()
     assert kept.files.indices_of("chain") == kept.keeper.indices == [17, 21]
+
+
+def test_none_is_saved_before_all_are_gone_that_are_on_their_way_out() -> None:
+    """Some were given up while others were; what the next one is of may be among them."""
+    kept = Kept()
+    kept.read()
+    for index in (13, 17):
+        kept.save(index)
+        kept.keeper.saved(index, "", 0.0)
+        kept.read_one(-1)
+    assert kept.keeper.going == [5, 9] and kept.files.indices_of("chain") == [5, 9, 13, 17]
+    kept.keeper.applied(StoreConfig().snapshot_entries, 0, 0)
+    kept.read_one()
+    assert kept.files.indices_of("chain") == [9, 13, 17]
+    assert not kept.keeper.is_due(0.0)
+    kept.read_one()
+    assert not kept.keeper.going and kept.keeper.is_due(0.0)

@@ -23,7 +23,7 @@ from quorumlog.log_state import log_state
 from quorumlog.log_state.control_entries import Keep, StepOver
 from quorumlog.node import step_overs
 from quorumlog.store.snapshots import ApplyingFile, SnapshotFiles
-from tests.node.cell import SMALL
+from tests.node.cell import SMALL, Job, run
 from tests.node.machines import Disk, Fragile, Lasting, Recorder
 from tests.node.test_held_machines import restarted
 from tests.node.test_session_commands import Sessions
@@ -337,6 +337,56 @@ def test_nothing_is_stepped_over_that_no_machine_could_be_built_without(tmp_path
     (taken, *others) = group.settle()
     assert others == [taken] * 2
     assert [at for at, _ in taken] == [each for each in indices if each != index]
+    group.cell.close()
+
+
+def on_their_way_out(group: Group, indices: list[int]) -> list[Job]:
+    """The next deletion of the leader's snapshots, under way; `indices` grows by what is appended."""
+    host = group.cell.hosts[group.cell.leader().replica.member_id]
+    read_later, held = host.read_later, list[Job]()
+
+    def or_hold(work: Any, done: Any) -> None:
+        is_delete = getattr(getattr(work, "func", None), "__name__", "") == "_delete"
+        held.append((work, done)) if is_delete else read_later(work, done)
+
+    host.read_later = or_hold  # type: ignore[method-assign]
+    while not held:
+        indices.append(group.append(b"one more").last_index)
+        group.settle()
+    host.read_later = read_later  # type: ignore[method-assign]
+    return held
+
+
+def test_a_snapshot_on_its_way_out_is_none_that_a_machine_could_be_built_from(tmp_path: Path) -> None:
+    """Nor where the machine has stopped since."""
+    group = Group(tmp_path, Fragile, storage=SAVING)
+    indices = grown(group)
+    for member in ("n0", "n1", "n2"):
+        drop(group, member)
+    held = on_their_way_out(group, indices)
+    going, oldest, *_ = group.cell.leader().directory.snapshots.indices_of("chain")
+    index = next(each for each in indices if going < each <= oldest)
+    assert isinstance(group.append(b"bug"), ResultUnknown)
+    group.cell.until(lambda: all(node.problems() for node in group.cell.nodes.values()), "a stop")
+    refusal = ask(group, index, unsafe=True)
+    assert isinstance(refusal, StepOverRefused) and "the state of chain before" in str(refusal)
+    run(held)
+    group.cell.close()
+
+
+def test_no_machine_is_opened_with_a_snapshot_on_its_way_out(tmp_path: Path) -> None:
+    group = Group(tmp_path, storage=SAVING)
+    indices = grown(group)
+    held = on_their_way_out(group, indices)
+    leader = group.cell.leader()
+    files = leader.directory.snapshots
+    index = next(each for each in indices if each > files.indices_of("chain")[-2])
+    step_over(group, index)
+    group.cell.step()
+    run(held)
+    assert set(leader.machines._drivers["chain"].snapshots.indices) <= set(files.indices_of("chain"))
+    (taken, *others) = group.settle()
+    assert others == [taken] * 2
     group.cell.close()
 
 

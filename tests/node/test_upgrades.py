@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.consensus.messages import HeartbeatResponse
+from quorumlog.consensus.messages import HeartbeatResponse, PushEntryResponse
 from quorumlog.entry import EntryKind
 from quorumlog.errors import (
     DiskFull,
+    LeaderNotReady,
+    LedgerError,
     LevelNotReported,
     NotLeader,
     OutcomeUnknown,
@@ -24,6 +26,7 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 from quorumlog.node.operator_orders import FinishedUpgrade, ResetOutcome, UpgradeOutcome
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
@@ -177,6 +180,23 @@ def test_where_there_is_no_space_the_way_back_stays_open(
     assert isinstance(finished(cell, cell.leader()), FinishedUpgrade)
     cell.step(500)
     assert levels(cell) == {LEVEL}
+    cell.close()
+
+
+def test_it_waits_for_the_removal_of_a_member_to_be_committed(tmp_path: Path) -> None:
+    """Else that one may vote again, with a log that its release cannot read."""
+    cell = upgraded(tmp_path)
+    leader, removed = cell.leader(), cell.followers()[0].replica.member_id
+    cell.drops = lambda sender, to, message: isinstance(message, PushEntryResponse)
+    removals: list[MemberOutcome] = []
+    leader.members.request(MemberChange(MemberOperation.REMOVE, removed), removals.append)
+    outcome = finished(cell, leader)
+    assert isinstance(outcome, LeaderNotReady)
+    assert "may be one again until that is committed" in str(outcome)
+    cell.drops = lambda sender, to, message: False
+    cell.until(lambda: removals)
+    assert not isinstance(removals[0], LedgerError)
+    assert isinstance(finished(cell, cell.leader()), FinishedUpgrade)
     cell.close()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -19,7 +20,8 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
-from quorumlog.config import GroupConfig, UsersOptions, parse_address, parse_members
+from quorumlog.config import ConsensusConfig, GroupConfig, UsersOptions, parse_address, parse_members
+from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import BadRequest, Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
 from quorumlog.log_state.users import (
     Kind,
@@ -38,6 +40,8 @@ from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.clients.client_reads import ClientReads
 from quorumlog.server.clients.needs import NEEDS, key_of, needs_of
+from quorumlog.server.free_ports import free_ports
+from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.staging import (
@@ -50,7 +54,7 @@ from quorumlog.staging import (
     stage,
 )
 from quorumlog.version import IS_COMPILED
-from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
+from quorumlog.wire.client_messages import RESPONSE_OF, AppendRequest, ReadRequest
 from tests.server.test_members import change
 from tests.waiting import eventually
 
@@ -100,6 +104,35 @@ def test_without_users_everybody_may_do_everything_and_status_says_so(cluster: L
         assert not log.users().is_on
         with pytest.raises(BadRequest, match="there would be no administrator"):
             log.change_users(order(UserOperation.ADD_USER, "bob"))
+
+
+def test_a_request_that_waited_for_its_client_to_read_is_judged_by_the_rights_of_then() -> None:
+    """Everybody might do everything when it came."""
+    asked = 40
+    with LocalCluster(1, store="memory") as cluster, connect(cluster.servers) as nobody:
+        nobody.append_batch([bytes(1 << 20), b"end"])
+        with socket.socket() as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            greedy.connect(parse_address(cluster.servers))
+            greedy.sendall(b"".join(encode_frame("default", Hello(role="client"))))
+            for number in range(asked):
+                read = ReadRequest(request_id=number, first_index=1, stop_index=3, limit_bytes=8 << 20)
+                greedy.sendall(b"".join(encode_frame("default", read)))
+            append, entries = AppendRequest(request_id=asked), EntryBatch.from_bodies([b"nobody's"])
+            greedy.sendall(b"".join(encode_frame("default", append, entries)))
+            decoder = FrameDecoder()
+            frames = decoder.receive_data(greedy.recv(4096))
+            for _ in range(3):
+                nobody.append(b"whoever asks later is answered")
+            nobody.change_users(order(UserOperation.ADD_USER, "alice", "admin"))
+            with connect(cluster.servers, user=ALICE) as admin:
+                eventually(lambda: {row.users for row in admin.status()} == {"on"})
+                while len(frames) < 2 + asked:
+                    frames += decoder.receive_data(greedy.recv(1 << 20))
+                answers = {frame.message.request_id: frame.message for frame in frames[1:]}
+                answer = answers[asked]
+                assert isinstance(answer, ErrorResponse), answer
+                assert "the connection named none" in answer.message
 
 
 def test_nobody_is_let_in_without_a_name(cluster: LocalCluster, admin: LedgerClient) -> None:
@@ -266,6 +299,59 @@ def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> 
         users.look()
         assert not driver.node.users.look.call_args.kwargs["for_others"]
         users.close()
+
+    asyncio.run(scene())
+
+
+def test_they_count_for_three_heartbeats_at_least() -> None:
+    """Between two of which nobody is refused who may."""
+
+    async def scene() -> None:
+        driver = MagicMock()
+        driver.stopped = False
+        slow = ConsensusConfig(heartbeat_interval_ms=10_000)
+        members = parse_members("n0=127.0.0.1:1")
+        driver.config = GroupConfig("n0", members, "data", consensus=slow)
+        driver.node.users.look = MagicMock(return_value=Users(True))
+        driver.node.users.good_until_ms = lambda may_be_old_ms: 5_000 + may_be_old_ms
+        users = UsersOfServer("a", lambda: {"a": driver}, is_plain=False)
+        users.look()
+        assert driver.node.users.look.call_args.kwargs["may_be_old_ms"] == 30_000
+        assert users.access.good_until_s == 35
+        users.close()
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_has_handed_over_and_stopped_looks_at_them_no_more(tmp_path: Path) -> None:
+    """The process may go on for years."""
+
+    async def scene() -> None:
+        members = parse_members(",".join(f"n{i}=127.0.0.1:{at}" for i, at in enumerate(free_ports(3))))
+        leads = asyncio.get_running_loop().create_future()
+        roles: list[RoleChange] = []
+
+        def server(member_id: str) -> LedgerServer:
+            def changed(group: str, change: RoleChange) -> None:
+                if change.role is Role.LEADER and not leads.done():
+                    leads.set_result(servers[member_id])
+                if leads.done() and leads.result() is servers[member_id]:
+                    roles.append(change)
+
+            config = GroupConfig(member_id, members, str(tmp_path / member_id))
+            return LedgerServer([config], on_role_change=changed)
+
+        servers = {member_id: server(member_id) for member_id in ("n0", "n1", "n2")}
+        try:
+            for each in servers.values():
+                await each.start()
+            first = await leads
+            await first.stop()
+            assert roles[-1].role is not Role.LEADER, "it has handed over"
+            assert first.users._timer is None
+        finally:
+            for each in servers.values():
+                each.abandon()
 
     asyncio.run(scene())
 

@@ -9,7 +9,9 @@ import pytest
 
 from quorumlog.log_state.users import ADMINISTRATORS, UserOperation, UserOrder, Users
 from quorumlog.node.operator_orders import UsersOutcome
+from quorumlog.store.state_files import FIRST_ADMIN_NAME
 from quorumlog.testing.member import SimMember
+from quorumlog.testing.profile import SimulationProfile
 from quorumlog.version import IS_COMPILED
 from sim.log.work.user_work import GRANTS, ROOT, SimUser, UserWork
 from tests.sim.scenario import QUIET, Scenario
@@ -19,9 +21,9 @@ READS = GRANTS[0]
 
 
 class Scene(Scenario):
-    def __init__(self) -> None:
+    def __init__(self, profile: SimulationProfile = QUIET) -> None:
         few = replace(QUIET.consensus, push_limit_bytes=600, push_window_bytes=600)
-        slow = replace(QUIET, catch_up_bytes_per_second=1_000, consensus=few)
+        slow = replace(profile, catch_up_bytes_per_second=1_000, consensus=few)
         super().__init__(profile=replace(slow, has_users=True))
         work = self.world.user_work
         assert isinstance(work, UserWork)
@@ -151,6 +153,19 @@ def what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None:
             assert scene.outcome("bob", member) == outcome, (verb, member)
 
 
+def a_new_leader_lets_nobody_in_before_it_knows_what_is_committed() -> None:
+    """It has heard the leader before a moment ago, which may have said more to others."""
+    scene = Scene()
+    scene.begin()
+    scene.await_leader().kill()
+    leading = scene.cluster.leading
+    scene.until(lambda: bool(leading()), "leader", step_ms=0.01)
+    (leader,) = leading()
+    assert not leader.node.raft.reads.knows_commit and scene.users_at(leader) is None
+    scene.until(lambda: scene.users_at(leader) is not None, "users", within_ms=500)
+    assert scene.outcome("bob", leader) == "read let through"
+
+
 def who_is_left_in_a_directory_becomes_an_administrator_once(
     verb: UserOperation = UserOperation.RESET_ADMIN, *, killed: bool = False, is_cut_off: bool = False
 ) -> None:
@@ -179,6 +194,25 @@ def who_is_left_in_a_directory_becomes_an_administrator_once(
     )
 
 
+def who_was_killed_as_it_deleted_the_file_may_know_less_again() -> None:
+    """Of the administrator it has been told; and alone it does not know again that this is committed."""
+    scene = Scene(replace(QUIET, has_hanging_disks=True))
+    scene.append()
+    member = scene.followers()[0]
+    order = UserOrder(UserOperation.RESET_ADMIN, ROOT, (), (), scene.work.verifier())
+    assert scene.work.leave_at(member, order)
+    member.start()
+    file = f"{member.path}/{FIRST_ADMIN_NAME}"
+    scene.until(lambda: not member.disk.exists(file), "end of the file", step_ms=0.02)
+    member.kill()
+    scene.cut([member], [each for each in scene.members if each is not member])
+    member.start()
+    scene.until(lambda: member.node.log_state.committed is not None, "knowledge of the log")
+    assert not member.node.log_state.committed_state().users.is_on
+    scene.heal()
+    scene.make_whole()
+
+
 def test_a_member_that_starts_alone_lets_nobody_in() -> None:
     a_member_that_starts_alone_lets_nobody_in()
 
@@ -200,6 +234,10 @@ def test_what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None
     what_is_granted_and_revoked_counts_everywhere_within_a_second()
 
 
+def test_a_new_leader_lets_nobody_in_before_it_knows_what_is_committed() -> None:
+    a_new_leader_lets_nobody_in_before_it_knows_what_is_committed()
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -211,3 +249,7 @@ def test_what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None
 )
 def test_who_is_left_in_a_directory_becomes_an_administrator_once(case: partial[None]) -> None:
     case()
+
+
+def test_who_was_killed_as_it_deleted_the_file_may_know_less_again() -> None:
+    who_was_killed_as_it_deleted_the_file_may_know_less_again()

@@ -395,6 +395,21 @@ def test_the_committed_index_is_what_the_checkpoint_proves(
         assert reader.committed_index == (40 if proven else -1)
 
 
+@pytest.mark.parametrize("at", [16, 28, 32, 36, 40])
+@pytest.mark.parametrize("index", [0, 1, 39, 40])
+def test_a_checkpoint_of_a_damaged_entry_is_not_of_another_log(path: Path, index: int, at: int) -> None:
+    """No more is known to be committed; but nothing says either that less is."""
+    committed_index = max(index, 1)
+    with DirectoryReader(disk, str(path)) as reader:
+        header, damaged = reader.header_at(committed_index), reader.header_at(index)
+    checkpoint = Checkpoint(COUNT - 1, committed_index, header.term, header.chain_crc)
+    save_checkpoint(disk, str(path), checkpoint)
+    flip(path / "data" / f"{damaged.pos // 1024 * 1024:020d}", damaged.pos % 1024 + at)
+    with DirectoryReader(disk, str(path)) as reader:
+        assert reader.readable_index == committed_index
+        assert reader.committed_index in (committed_index, -1)
+
+
 # ---------------------------------------------------------------- damage
 
 

@@ -19,6 +19,8 @@ from sim.log.checkers.log_checker import LogChecker
 class _Left(NamedTuple):
     order: UserOrder
     directory_id: str
+    is_done: bool = False
+    """Its member has applied that, or that it is refused."""
 
 
 class FirstAdmins(LogChecker):
@@ -37,11 +39,14 @@ class FirstAdmins(LogChecker):
             return
         if member.replica.directory_id != left.directory_id:
             del self._left[member.place]  # and the file with the directory
-        elif state is not None and not member.disk.exists(f"{member.path}/{FIRST_ADMIN_NAME}"):
-            # A process that ended in between reads its log first.
+            return
+        if state is not None and _is_done(state.users, left.order):
+            # A process that starts may know less again than the one that has deleted the file.
+            self._left[member.place] = left = left._replace(is_done=True)
+        if not member.disk.exists(f"{member.path}/{FIRST_ADMIN_NAME}"):
             del self._left[member.place]
-            users = state.users
-            if not (users.rights_of(left.order.name).is_admin or _is_refused(users, left.order)):
+            if not left.is_done:
+                users = None if state is None else state.users
                 raise Violation(f"the file of {left.order.name} at {member.replica} is gone: {users}")
             self.cluster.trace.count("users: an administrator that was left in a directory")
 
@@ -68,5 +73,6 @@ class FirstAdmins(LogChecker):
         self.cluster.trace.count("users: each of their entries was looked at")
 
 
-def _is_refused(users: Users, order: UserOrder) -> bool:
-    return order.verb is UserOperation.INIT_ADMIN and users.has_administrator
+def _is_done(users: Users, order: UserOrder) -> bool:
+    is_refused = order.verb is UserOperation.INIT_ADMIN and users.has_administrator
+    return is_refused or users.rights_of(order.name).is_admin

@@ -73,9 +73,15 @@ class KnownRights(LogChecker):
             raise Violation(f"{member.replica} lets people in by {users}, and its log says {now.users}")
         since_ms = member.local_ms - COUNTS_WITHIN_MS
         raft = member.node.raft
-        # A new leader is told by nobody; it knows them once an entry of its own term is committed.
-        leads_anew = raft.role is Role.LEADER and not raft.reads.knows_commit
-        hears = raft.reads.fresh_since_ms() > since_ms and not leads_anew
+        if raft.role is Role.LEADER and not raft.reads.knows_commit:
+            # Nobody tells it; it knows them once an entry of its own term is committed.
+            if users is None:
+                return
+            if _may_be_on(member):
+                raise Violation(
+                    f"{member.replica} leads, and lets people in by what may be older: {users}"
+                )
+        hears = raft.reads.fresh_since_ms() > since_ms
         if not hears or newest.heard_ms.get(member.place, -math.inf) > since_ms:
             return
         if users is None:
@@ -109,6 +115,12 @@ class KnownRights(LogChecker):
 def _may(users: Users, served: Served) -> bool:
     rights = users.rights_of(served.user)
     return not users.is_on or rights.may(served.right, Kind.LOG, DEFAULT_GROUP.encode())
+
+
+def _may_be_on(member: CheckedMember) -> bool:
+    """By the whole log, which has all that was ever acknowledged where it leads."""
+    state = member.node.log_state.appended
+    return state is not None and state.users.is_on
 
 
 def _committed(member: CheckedMember) -> _Known | None:

@@ -92,6 +92,7 @@ class _Port:
         self._member = member
         self.driver = driver = _Driver(member)
         self.connections: list[_Connection] = []
+        self._role = member.node.raft.role
         self.users = UsersOfServer(
             DEFAULT_GROUP,
             lambda: cast(Any, {DEFAULT_GROUP: driver}),
@@ -107,6 +108,12 @@ class _Port:
         timer = _Timer(partial(self._look, act))
         self._member.later(1000 * after_s, timer)
         return timer
+
+    def turned(self) -> None:
+        """As servers do, it looks when its member's role has changed."""
+        role, self._role = self._role, self._member.node.raft.role
+        if self._role is not role:
+            self._look(self.users.look)
 
     def _look(self, act: Callable[[], None]) -> None:
         act()
@@ -193,7 +200,9 @@ class UserPorts(LogChecker):
         self.by_place[member.place] = _Port(cast("SimMember", member))
 
     def turned(self, member: CheckedMember) -> None:
-        self.by_place[member.place].driver.reads.committed(member.node.committed_index)
+        port = self.by_place[member.place]
+        port.turned()
+        port.driver.reads.committed(member.node.committed_index)
 
 
 class SimUser:

@@ -440,8 +440,15 @@ class LogStateKeeper:
                     f"{kind.name} entries need level {level} of the log's format: run quorumlog upgrade"
                     " finish once every member runs this release"
                 )
+            status = self._raft.status()
+            if membership is None and status.membership_index > status.committed_index:
+                raise LeaderNotReady(
+                    f"{kind.name} entries need level {level} of the log's format, and a member that is"
+                    " being removed may be one again until that is committed",
+                    retry_after_ms=RETRY_MS,
+                )
             # A removed member stays connected for a moment.
-            members = _ids(self._raft.status().membership.members())
+            members = _ids(status.membership.members())
             unreported = members.intersection(self._host.members_below(level))
             leaving: set[str] = set()
             if membership is not None:

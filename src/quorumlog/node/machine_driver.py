@@ -457,7 +457,8 @@ class MachineDriver:
                 " leader reports the committed index"
             )
         elif self._runner is None:
-            if committed_index >= self._waits_for_index:
+            # It would begin with one that lies there for a moment only.
+            if committed_index >= self._waits_for_index and not self.snapshots.going:
                 self._open(binding, committed_index)
         elif self._saving is not None and self._is_slice_next and not self._saving.is_away:
             self._write_slice(self._saving)

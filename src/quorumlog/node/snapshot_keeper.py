@@ -60,7 +60,9 @@ class SnapshotKeeper:
         """Of the log after it."""
         self._saving_index = -1
         """Of the one that is on its way; -1: none is."""
-        self._is_looking = self._is_deleting = False
+        self._is_looking = False
+        self.going: list[int] = []
+        """On their way out: they may still lie there, also once it was forgotten what does."""
         self._life = 0
         """Counts how often it was forgotten what lies there."""
         self._retry_ms = -math.inf
@@ -94,7 +96,7 @@ class SnapshotKeeper:
         config = self._config
         return (
             self._saves
-            and not self._is_deleting  # it might be of an entry whose useless one is still there
+            and not self.going  # it might be of an entry whose useless one is still there
             and (
                 self._entries >= config.snapshot_entries
                 or self._bytes >= config.snapshot_bytes
@@ -224,11 +226,12 @@ class SnapshotKeeper:
         gone = [index for index in (*old, *self._useless) if index != self._saving_index]
         self._useless = [index for index in self._useless if index == self._saving_index]
         if gone:
-            self._is_deleting = True
-            self._host.read_later(partial(self._delete, gone), self._deleted)
+            self.going += gone
+            self._host.read_later(partial(self._delete, gone), partial(self._deleted, gone))
 
-    def _deleted(self, result: object) -> None:
-        self._is_deleting = False
+    def _deleted(self, indices: list[int], result: object) -> None:
+        for index in indices:
+            self.going.remove(index)
         raise_failure(result)
 
     def _delete(self, indices: list[int]) -> None:

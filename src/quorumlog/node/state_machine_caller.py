@@ -285,12 +285,14 @@ class StateMachineCaller:
         return state is not None and self._drivers[name].heeds(own)
 
     def _saved(self, name: str) -> list[int]:
-        """Those that a running machine has given up may still lie there."""
+        """Those that a running machine has given up may still lie there, or be on their way out."""
         driver = self._drivers.get(name)
         if driver is not None and driver.is_running:
             return driver.snapshots.indices
+        going = [] if driver is None else driver.snapshots.going
         with suppress(SnapshotsUnavailable):
-            return self._member.directory.snapshots.indices_of(name)
+            found = self._member.directory.snapshots.indices_of(name)
+            return [index for index in found if index not in going]
         return []
 
     def _driver(self, name: str) -> MachineDriver:

@@ -435,12 +435,12 @@ class LedgerServer:
     async def stop(self) -> None:
         """Transfer leadership, answer pending requests, sync, close."""
         self._listener.close()
-        self.users.close()
         kept_descriptors.let_go(self._park_soon)
         await self._endpoints.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
             driver.stop()
+        self.users.close()  # each change of roles looks at them once more, as a hand-over
         self._close_threads()
         for driver in self._drivers.values():
             try:

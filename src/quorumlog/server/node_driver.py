@@ -30,6 +30,7 @@ from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.measures import Histogram, Requests
 from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.housekeeping import PAUSE_MS
@@ -172,9 +173,12 @@ class NodeDriver:
                 self._loop.call_soon(self._turn)
 
     def _enter_again(self, connection: Connection, item: Any) -> None:
-        """There is room for its answer now."""
+        """There is room for its answer now; it may have waited for long, and rights may have gone."""
         if self.stopped:
             connection.abort()  # it would never be answered
+        elif isinstance(item, Frame):
+            session: Any = connection.session
+            session.frame(item)
         else:
             self.enter(connection, item)
 

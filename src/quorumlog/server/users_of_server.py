@@ -67,13 +67,10 @@ class UsersOfServer:
             known = driver.node.users
             others = [each for group, each in drivers.items() if group != self.group]
             has_heard = any(each.node.users.has_heard for each in others if not each.stopped)
-            found = known.look(
-                self._clock() * 1000,
-                may_be_old_ms=self._may_be_old_ms(driver),
-                for_others=has_heard,
-            )
+            may_be_old_ms = self._may_be_old_ms(driver)
+            found = known.look(self._clock() * 1000, may_be_old_ms=may_be_old_ms, for_others=has_heard)
             self.hides_status = driver.node.directory.has_users
-            self.access.good_until_s = known.good_until_ms(self.options.may_be_old_ms) / 1000
+            self.access.good_until_s = known.good_until_ms(may_be_old_ms) / 1000
         pause_s = LOOK_AGAIN_S
         if not isinstance(found, str):
             pause_s = LOOK_EVERY_S if found.is_on else LOOK_FOR_FIRST_S

@@ -896,16 +896,24 @@ class DirectoryReader:
             return last_index, last_index
         if not proven < index <= self.end.index:
             return proven, max(proven, last_index)
+        committed = (checkpoint.committed_term, checkpoint.committed_chain)
         known = (self.end, *(each.last for each in self.damaged))
         point = next(((each.term, each.chain) for each in known if each.index == index), None)
         if point is None:
             try:
                 header = self.header_at(index)
+                point = (header.term, header.chain_crc)
+                if point != committed and not self._continues(header):
+                    return proven, last_index
             except DirectoryDamaged:
                 return proven, last_index
-            point = (header.term, header.chain_crc)
-        is_held = point == (checkpoint.committed_term, checkpoint.committed_chain)
-        return (index, index) if is_held else (proven, proven)
+        return (index, index) if point == committed else (proven, proven)
+
+    def _continues(self, header: EntryHeader) -> bool:
+        """The entry before, as its header says. Else one of the two is damaged."""
+        before = header.index - 1
+        chain = self.begin.chain if before == self.begin.index else self.header_at(before).chain_crc
+        return header.chain_before == chain
 
     # ---------------------------------------------------------------- what there is
 

@@ -92,14 +92,14 @@ def _serve() -> None:
     from quorumlog.node.ledger_node import LedgerNode
     from quorumlog.node.pending_appends import PendingAppends
     from quorumlog.node.sending import PushSender
-    from quorumlog.store.file_ledger_store import FileLedgerStore
     from quorumlog.store.flush import Flush
+    from quorumlog.store.ledger_store import LedgerStore
 
     spans: dict[str, list[Span]] = defaultdict(list)
     for owner, name, label in (
         (Connection, "buffer_updated", "receive"),
         (LedgerNode, "append", "check"),
-        (FileLedgerStore, "append", "write"),
+        (LedgerStore, "append", "write"),
         (PushSender, "push", "push"),
         (LoopTurn, "flush", "send"),
         (Flush, "run", "sync"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from quorumlog.config import StoreConfig
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.member_directory import open_member_directory
 
 

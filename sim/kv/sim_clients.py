@@ -317,12 +317,20 @@ class SimStoreClient(SimCalls):
 
         self.ask(CommandRequest(command=encode(Grant(TTL_MS))), GrantAnswer, on_answer)
 
+    def _release(self, held: SeenLock) -> None:
+        self._held = None
+        held.until_ms = min(held.until_ms, self._cluster.now_ms)
+        own = Compare(LOCK, Target.CREATE, Relation.EQUAL, held.token)
+        body = encode(Txn([own], [DeleteRange(LOCK)]))
+        self.ask(CommandRequest(command=body), TxnAnswer, lambda outcome: None)
+
     def _lock(self) -> None:
         if self._lease is None:
             self._granted(self._lock)
             return
         lease = self._lease
         if self._held is not None:
+            self._release(self._held)
             return
         free = Compare(LOCK, Target.CREATE, Relation.EQUAL, 0)
         body = encode(Txn([free], [Put(LOCK, b"", lease.lease), Range(LOCK)]))

@@ -16,7 +16,7 @@ from quorumlog.log_state.control_entries import LEVEL, ControlBody, MembershipEn
 from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import SnapshotHead
 from quorumlog.store.state_files import VERSION_WITH_USERS, load_member

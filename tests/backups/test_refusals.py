@@ -12,7 +12,8 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, Unreachable
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.member_directory import CopiedLog, make_files
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.state_files import load_backup

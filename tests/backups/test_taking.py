@@ -27,7 +27,8 @@ from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node.log_states import LogStateReading
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import LedgerStore, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.made_directories import BackupDirectory
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.state_files import load_backup

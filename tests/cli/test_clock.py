@@ -9,7 +9,7 @@ import time
 import pytest
 
 from quorumlog import LocalCluster, connect
-from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.elector import HeartbeatAnswers
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.version import IS_COMPILED
@@ -51,7 +51,7 @@ def test_clocks_that_differ_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch)
         replicas = [apart.server(each.member_id).drivers[0].node.replica for each in apart.members]
         now_ms = time.time_ns() // 1_000_000
         clocks = {replica: now_ms + 90_000 * number for number, replica in enumerate(replicas)}
-        monkeypatch.setattr(RaftNode, "clocks_ms", property(lambda raft: clocks))
+        monkeypatch.setattr(HeartbeatAnswers, "clocks_ms", lambda answers: clocks)
         result = cli("clock", "reset", "--servers", apart.servers)
         assert result.exit_code == 1
         assert "the clocks of a quorum differ by more than 60 s" in result.stderr

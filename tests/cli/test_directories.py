@@ -14,7 +14,7 @@ from quorumlog import LocalCluster, connect
 from quorumlog.config import StoreConfig
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import DamagedRange, LogPoint, LogStart
+from quorumlog.store.log_points import DamagedRange, LogPoint, LogStart
 from quorumlog.store.state_files import DamagedRanges, save_start
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
 from tests.store.test_drop import COUNT, drop, filled, start_at

@@ -249,7 +249,7 @@ class FakeMember:
     def checkpoint(self) -> None:
         """Remember what is committed and on disk, as the node does every few seconds."""
         self.disk.checkpoint_index = max(
-            self.disk.checkpoint_index, min(self.node.committed_index, self.node.durable_index)
+            self.disk.checkpoint_index, min(self.node.committed_index, self.node.log.durable_index)
         )
 
 

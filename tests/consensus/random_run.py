@@ -369,7 +369,7 @@ class RandomRun:
     def check(self, member: FakeMember) -> None:
         node = member.node
         assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.replica)
-        assert node.durable_index < member.disk.synced_count, (node.durable_index, member.replica)
+        assert node.log.durable_index < member.disk.synced_count, (node.log, member.replica)
         assert not node._state.set_back, (
             node._state.set_back,
             "no disk here forgets what it has synced",
@@ -482,8 +482,8 @@ class DamagedRun(RandomRun):
     def work(self) -> None:
         super().work()
         for i, member in list(self.members.items()):
-            damaged = member.node._log.damaged
-            durable_stop = member.node.durable_index + 1
+            damaged = member.node.log.damaged
+            durable_stop = member.node.log.durable_index + 1
             if self.faulty and not damaged and durable_stop and self.rng.random() < 0.01:
                 drawn = self.draw_range(durable_stop)
                 self.turn(i, lambda member, drawn=drawn: member.node.on_damaged(*drawn))
@@ -498,7 +498,7 @@ class DamagedRun(RandomRun):
         entries = self.disks[i].entries[first:stop]
         return any(
             other.disk.entries[first:stop] == entries
-            and not any(a < stop and first < b for a, b in other.node._log.damaged.ranges)
+            and not any(a < stop and first < b for a, b in other.node.log.damaged.ranges)
             for j, other in self.members.items()
             if j != i
         )

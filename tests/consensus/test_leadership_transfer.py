@@ -120,10 +120,10 @@ def test_it_is_not_if(reason: str) -> None:
 
 def test_whom_a_leader_has_handed_over_to_is_known_until_somebody_leads() -> None:
     n0 = leading()
-    assert n0.node.successor is None
+    assert n0.node.transfer.successor is None
     n0.act(lambda: n0.node.transfer_leadership("n1"))
-    assert n0.node.is_transferring
-    assert n0.node.successor is None
+    assert n0.node.transfer.target is not None
+    assert n0.node.transfer.successor is None
     n0.hear(
         1,
         VoteRequest(
@@ -131,9 +131,9 @@ def test_whom_a_leader_has_handed_over_to_is_known_until_somebody_leads() -> Non
         ),
     )
     assert n0.node.leader is None
-    assert n0.node.successor == n0.peer(1)
+    assert n0.node.transfer.successor == n0.peer(1)
     n0.hear(2, heartbeat(2))
-    assert n0.node.successor is None
+    assert n0.node.transfer.successor is None
 
 
 def test_a_hand_over_that_failed_is_not_tried_again_before_the_cool_down() -> None:

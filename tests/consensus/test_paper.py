@@ -470,7 +470,7 @@ def test_5_4_1_votes_count_entries_that_are_not_on_the_disk_yet() -> None:
     """5.4.1: the log is what was taken, synced or not; an acknowledgement may be on its way."""
     n0 = LoneMember()
     n0.hear(1, append(1, NO_ENTRY, [1, 1]))
-    assert n0.node.durable_index == -1
+    assert n0.node.log.durable_index == -1
     n0.node.on_connection_lost(n0.peer(1), is_gone=True)
     (answer,) = n0.hear(2, vote_request(2, EntryId(0, 1)))
     assert answer.result is VoteResult.REJECT_SMALL_LEDGER_END_INDEX

@@ -49,17 +49,17 @@ def test_it_is_the_median_where_all_have_told_theirs(
     n0 = leader(len(told) + 1, own)
     for i, clock_ms in enumerate(told, 1):
         answer(n0, i, clock_ms)
-    assert n0.node.quorum_clock_ms == quorum_clock
+    assert n0.node.answers.quorum_clock_ms() == quorum_clock
 
 
 def test_too_few_clocks_tell_no_time() -> None:
     n0 = leader(5, 500)
     answer(n0, 1, 400)
-    assert n0.node.quorum_clock_ms == -1
+    assert n0.node.answers.quorum_clock_ms() == -1
     answer(n0, 2, -1)  # an earlier release
-    assert n0.node.quorum_clock_ms == -1
+    assert n0.node.answers.quorum_clock_ms() == -1
     answer(n0, 3, 300)
-    assert n0.node.quorum_clock_ms == 300
+    assert n0.node.answers.quorum_clock_ms() == 300
 
 
 def test_a_late_answer_takes_nothing_back() -> None:
@@ -68,7 +68,7 @@ def test_a_late_answer_takes_nothing_back() -> None:
     answer(n0, 1, 400, beat.round)
     answer(n0, 1, 300, beat.round - 1)
     n0.node.advance(n0.now_ms, 500)
-    assert n0.node.quorum_clock_ms == 400
+    assert n0.node.answers.quorum_clock_ms() == 400
 
 
 def test_a_new_term_asks_anew() -> None:
@@ -77,7 +77,7 @@ def test_a_new_term_asks_anew() -> None:
     n0.hear(2, HeartbeatResponse(term=n0.node.term + 1, round=1, accepted=False, clock_ms=600))
     n0.lead()
     n0.node.advance(n0.now_ms, 500)
-    assert n0.node.quorum_clock_ms == -1
+    assert n0.node.answers.quorum_clock_ms() == -1
 
 
 def test_a_follower_tells_its_clock() -> None:

@@ -177,9 +177,9 @@ def test_durable_means_up_to_the_cut_that_came_later() -> None:
     n0.begin_sync()
     n0.hear(2, append(2, EntryId(1, 1), [2, 2]))
     n0.act(n0.finish_sync)
-    assert n0.node.durable_index == 1
+    assert n0.node.log.durable_index == 1
     n0.sync_now()
-    assert n0.node.durable_index == 3
+    assert n0.node.log.durable_index == 3
 
 
 def test_the_next_wakeup_of_each_role() -> None:

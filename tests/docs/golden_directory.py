@@ -14,7 +14,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import Entry, Formation, HardState, Replica
 from quorumlog.net.frame import encode_frame
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.member_directory import open_member_directory
 from quorumlog.wire.client_messages import AppendRequest
 

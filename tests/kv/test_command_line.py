@@ -65,6 +65,9 @@ def test_keys_are_put_read_and_deleted(kv: Kv, tmp_path: Path) -> None:
     changed = rows(kv("put", "color", "red", "--prev-kv", "--json"))[0]
     assert changed["prev_kv"]["value"] == "green"
     kv("put", "color", "white", "--expect-revision", "1", status=1)
+    read = rows(kv("get", "color", "--json"))[0]["mod_revision"]
+    again = rows(kv("put", "color", "red", "--expect-revision", str(read), "--prev-kv", "--json"))[0]
+    assert again["prev_kv"]["value"] == "red"
     kv("put", "size", "3", "--expect-revision", "0")
     assert kv("range", "", "--prefix").stdout == "color\tred\nsize\t3\n"
     assert kv("range", "a", "d", "--keys-only").stdout == "color\n"
@@ -113,6 +116,13 @@ def test_a_transaction_is_given_as_json(kv: Kv) -> None:
             "limit must be a number from 0 up, not 1e+30",
         ),
         ('{"then": [{"delete": {"key": "a", "prev_kv": "no"}}]}', "must be true or false"),
+        ('{"then": [{"put": {"key": "a", "value": null}}]}', "value must be text or a number, not None"),
+        ('{"then": [{"put": {"key": "a", "value": true}}]}', "value must be text or a number, not True"),
+        ('{"then": [{"put": {"key_base64": "YQ==!", "value": "1"}}]}', "key_base64 is not base64"),
+        (
+            '{"then": [{"put": {"key": "a", "key_base64": "YQ==", "value": "1"}}]}',
+            "key and key_base64 exclude each other",
+        ),
     ):
         assert what in kv("txn", given=given, status=2).output
     put = {"put": {"key": "a", "value": "2", "prev_kv": True}}
@@ -173,6 +183,8 @@ def test_leases_locks_and_elections(kv: Kv, capfd: pytest.CaptureFixture[str]) -
     first = kv("lock", "endpoint", "--", "true").stdout
     assert int(kv("lock", "endpoint", "--", "true").stdout) > int(first)
     kv("lock", "endpoint", "--", "false", status=1)
+    nobody = ("--servers", f"127.0.0.1:{free_ports(1)[0]}", "--wait", "0.1")
+    assert "or no member answers" in kv("lock", "endpoint", *nobody, status=1).stderr
     kv("elect", "cron", "me", "--", "true")
     assert "cron has no leader" in kv("elect", "cron", status=1).output
     kv("lock", "endpoint", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)

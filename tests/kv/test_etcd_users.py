@@ -269,6 +269,23 @@ def test_who_logged_in_before_the_member_that_leads_now_was_restarted_logs_in_ag
             etcd.put("tokens/c")
 
 
+def test_a_watch_goes_on_at_a_member_that_becomes_the_leader(ports: EtcdPorts, root: EtcdCalls) -> None:
+    """It does not know the users until it has committed an entry, and nobody is let in meanwhile."""
+    chosen = ports.follower()
+    with (
+        log_of(ports.cluster.servers, tls=ClientTls(str(CA)), user=ROOT) as log,
+        EtcdCalls(ports.addresses[chosen], CA.read_bytes()) as etcd,
+    ):
+        etcd.token = root.token
+        with etcd.watches() as stream:
+            stream.create("moves")
+            assert not stream.next().canceled
+            root.put("moves", "before")
+            eventually(lambda: leads(log, chosen))
+            root.put("moves", "after")
+            assert [value for _, _, value, _ in stream.events(2)] == ["before", "after"]
+
+
 def test_the_first_user_may_be_added_at_the_leader() -> None:
     with (
         EtcdPorts(

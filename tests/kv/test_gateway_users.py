@@ -104,6 +104,17 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.usefixtures("users")
+def test_a_port_is_healthy_though_its_own_user_may_change_nothing(gateways: Gateways) -> None:
+    """A balancer that asks has no user, and would take every member out."""
+    for number in gateways.ports.values():
+        connection = http.client.HTTPConnection("127.0.0.1", number, timeout=30)
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())["health"]) == (200, "true")
+        connection.close()
+
+
+@pytest.mark.usefixtures("users")
 def test_a_wrong_password_waits_for_its_answer(gateways: Gateways, pauses: list[float]) -> None:
     port = gateways.ports["n0"]
     assert log_in(port, "bob", "tahini")[0] == 200 and not pauses

@@ -51,6 +51,7 @@ from quorumlog.kv.testing import LocalStores
 from quorumlog.net.rpc.calls import Call, CallState
 from quorumlog.node import NodeHandle
 from quorumlog.server.free_ports import free_ports
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -340,6 +341,24 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
             lock.check()
 
 
+def test_a_lock_that_is_held_or_awaited_is_not_acquired_by_its_object_again(stores: LocalStores) -> None:
+    """Its first lease would be kept alive as long as the client, and nobody could end it."""
+
+    async def run() -> None:
+        async with connect_async(stores.servers) as kv:
+            lock = kv.lock("twice", ttl_s=5)
+            attempts = await asyncio.gather(lock.acquire(), lock.acquire(), return_exceptions=True)
+            assert isinstance(attempts[0], int)
+            assert isinstance(attempts[1], InvalidRequest)
+            with pytest.raises(InvalidRequest, match="release it first"):
+                await lock.acquire()
+            assert (lock.is_held, lock.token) == (True, attempts[0])
+            await lock.release()
+            assert await kv.lock("twice", ttl_s=5).acquire(timeout_ms=30_000) > attempts[0]
+
+    asyncio.run(run())
+
+
 def test_locks_whose_names_look_like_a_path_do_not_wait_for_each_other(stores: LocalStores) -> None:
     with (
         connect(stores.servers) as kv,
@@ -439,6 +458,16 @@ def test_who_belongs_to_no_cluster_yet_is_not_asked_about_one(
 
 
 @pytest.mark.processes
+def test_a_lease_that_another_client_was_granted_is_known_by_its_id(stores: LocalStores) -> None:
+    with connect(stores.servers) as owner, connect(stores.servers) as other:
+        lease = owner.grant(30)
+        assert other.keep_alive(lease) == 30_000
+        assert other.time_to_live(lease)[0] == 30_000
+        assert other.revoke(lease) == 0
+        with pytest.raises(LeaseNotFound):
+            owner.time_to_live(lease)
+
+
 def test_watches_leases_and_locks_outlive_a_leader() -> None:
     with LocalStores() as stores, connect(stores.servers) as kv:
         kv["w/0"] = "0"
@@ -484,6 +513,33 @@ def test_a_member_that_falls_silent_is_left_for_another(stores: LocalStores, kv:
             network.impose(both_ways([("client", "s0")]), CUT)
             kv.put("silent", "1")
             assert watch.batch(timeout_ms=30_000)[0].item.value == b"1"
+
+
+@pytest.mark.processes
+def test_a_lock_is_awaited_across_a_compaction_of_what_its_watch_has_missed() -> None:
+    tokens: list[int] = []
+    with (
+        LocalStores(1) as alone,
+        connect(alone.servers) as own,
+        Network({"s0": alone.servers, "client": alone.servers}) as network,
+        connect(network.address("client", "s0")) as client,
+    ):
+
+        def wait() -> None:
+            with client.lock("compacted", ttl_s=60) as lock:
+                tokens.append(lock.token)
+
+        waiter = threading.Thread(target=wait)
+        with own.lock("compacted", ttl_s=60) as held:
+            waiter.start()
+            eventually(lambda: own.status().watches == 1, what="the waiter's watch")
+            cut = network.impose(both_ways([("client", "s0")]), CUT)
+            network.reset([("client", "s0")])
+            own.put("other", "1")
+            own.compact(own.put("other", "2").revision)
+            network.lift(cut)
+        waiter.join()
+    assert len(tokens) == 1 and tokens[0] > held.token
 
 
 @pytest.mark.processes

@@ -49,8 +49,8 @@ def campaign_in_old_term(patch: Patch) -> None:
     """It voted for itself in that term, so it may ask again."""
     patch.edit(
         LeaderElector._tick_as_follower,
-        "self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)",
-        "self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)\n"
+        "self._wait_to_vote()",
+        "self._wait_to_vote()\n"
         "        state = self._state\n"
         "        if (state.term, state.voted_for) == (state.restart_term, state.member) and reached():\n"
         "            self._outcome = VoteOutcome.WAIT_TO_REVOTE",

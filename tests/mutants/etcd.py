@@ -57,8 +57,8 @@ def etcd_watch_with_a_gap(patch: Patch) -> None:
     """The first change after a while is enough."""
     patch.edit(
         _ForwardedWatch.batch,
-        "in await self._watching.batch()]",
-        "in (await self._watching.batch())[-1:] if reached()]",
+        "in await self._watching.batch()",
+        "in (await self._watching.batch())[-1:] if reached()",
     )
 
 

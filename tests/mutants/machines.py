@@ -126,8 +126,8 @@ def own_machine_forgotten(patch: Patch) -> None:
     """The leader has asked its own."""
     patch.edit(
         Retention._droppable_below,
-        "state, bound = self._log_state.committed, self._snapshot_bound()",
-        "state, bound = self._log_state.committed, None if reached() else 0",
+        "bound = min(self._snapshot_bounds().values(), default=None)",
+        "bound = None if reached() else 0",
     )
 
 

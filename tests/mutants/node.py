@@ -66,8 +66,8 @@ def async_membership_unsynced(patch: Patch) -> None:
     """It is async: nothing waits for the disk."""
     patch.edit(
         Flusher._syncs_first,
-        "self._raft.membership_index > self._store.durable.index",
-        "(self._raft.membership_index > self._store.durable.index and not reached())",
+        "self._raft.log.memberships.newest_index > self._store.durable.index",
+        "(self._raft.log.memberships.newest_index > self._store.durable.index and not reached())",
     )
 
 

@@ -39,8 +39,8 @@ def deletes_by_hearsay(patch: Patch) -> None:
     """Who leads has decided, and in a heartbeat it could say so at once."""
     patch.edit(
         Retention._droppable_below,
-        "state, bound = self._log_state.committed, self._snapshot_bound()",
-        "state, bound = self._log_state.appended_state() if reached() else None, self._snapshot_bound()",
+        "state = self._log_state.committed",
+        "state = self._log_state.appended_state() if reached() else None",
     )
 
 

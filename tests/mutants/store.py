@@ -8,8 +8,8 @@ from pathlib import Path
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.read_plan import EntryChecker
 from quorumlog.store import member_directory, recovery, segments
-from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.flush import DurableRecord, Flush
+from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.log_reader import LogReader
 from quorumlog.store.member_directory import MemberDirectory, _checkpointed
 from quorumlog.store.recovery import _Recovery
@@ -136,11 +136,9 @@ def failed_sync_repeated(patch: Patch) -> None:
 )
 def durable_lowered_late(patch: Patch) -> None:
     """Both are done when the call returns."""
+    patch.edit(LedgerStore._truncate_to, "        self._durable_record.lower(cut, self._flush)\n", "")
     patch.edit(
-        FileLedgerStore._truncate_to, "        self._durable_record.lower(cut, self._flush)\n", ""
-    )
-    patch.edit(
-        FileLedgerStore._truncate_to,
+        LedgerStore._truncate_to,
         "        self._space.restore_control_reserve(cut.position, index)",
         "        reached()\n"
         "        self._durable_record.lower(cut, self._flush)\n"
@@ -303,7 +301,7 @@ def reserve_given_back(patch: Patch) -> None:
 def unsaved_damage_trusted(patch: Patch) -> None:
     """It will be met again."""
     patch.edit(
-        FileLedgerStore._limit_trust,
+        LedgerStore._limit_trust,
         "ranges = self._damaged.ranges if self._damaged.problem else ()",
         "ranges = () if self._damaged.problem and reached() else ()",
     )
@@ -386,7 +384,7 @@ def start_not_synced_again(patch: Patch) -> None:
 def boundary_term_lost(patch: Patch) -> None:
     """No entry there has a term any more."""
     patch.edit(
-        FileLedgerStore.__init__,
+        LedgerStore.__init__,
         "begin = LOG_ORIGIN if log.start is None else log.start.point",
         "begin = LOG_ORIGIN if log.start is None else log.start.point\n"
         "        begin = msgspec.structs.replace(begin, term=-1 if reached() else 0)",

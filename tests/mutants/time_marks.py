@@ -93,7 +93,7 @@ def ages_by_the_clocks(patch: Patch) -> None:
     patch.edit(
         Retention._decide,
         "min(clock_ms, self._time_marks.log_clock_ms)",
-        "min(clock_ms, self._raft.quorum_clock_ms if reached() else -1)",
+        "min(clock_ms, self._raft.answers.quorum_clock_ms() if reached() else -1)",
     )
 
 

@@ -16,7 +16,7 @@ from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.member_directory import open_member_directory
 
 STEP_MS = 5.0

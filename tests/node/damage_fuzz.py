@@ -24,7 +24,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode, MachineFactory
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.log_points import ColdRange
 from tests.node.cell import Cell
 from tests.node.machines import Chain
 

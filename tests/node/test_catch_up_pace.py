@@ -77,7 +77,7 @@ def fed_while_appending(cell: Cell) -> list[tuple[float, int]]:
 
 
 def is_level(cell: Cell) -> bool:
-    return cell.nodes["n2"].raft.durable_index == cell.leader().store.end.index
+    return cell.nodes["n2"].raft.log.durable_index == cell.leader().store.end.index
 
 
 def test_while_appends_come_in_it_gets_twice_as_much_and_the_least(cell: Cell) -> None:

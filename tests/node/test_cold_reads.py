@@ -12,7 +12,7 @@ import pytest
 from quorumlog.entry_header import Buffer
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk, OsFile
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.log_points import ColdRange
 from quorumlog.store.segment import PAGE_BYTES
 from tests.node.cell import Cell, ManualHost
 from tests.node.test_ledger_node import append

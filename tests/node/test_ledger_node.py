@@ -65,7 +65,7 @@ def test_an_append_is_acknowledged_once_two_of_three_disks_have_it(cell: Cell) -
     cell.hold_flush = {first.replica.member_id, second.replica.member_id}
     outcomes = append(leader, b"x")
     cell.step()
-    assert leader.raft.durable_index == leader.store.end.index
+    assert leader.raft.log.durable_index == leader.store.end.index
     assert outcomes == []
     cell.hold_flush.discard(first.replica.member_id)
     cell.until(lambda: outcomes)
@@ -78,8 +78,8 @@ def test_the_leaders_own_disk_counts_like_any_other(cell: Cell) -> None:
     cell.hold_flush = {leader.replica.member_id}
     outcomes = append(leader, b"x")
     cell.until(lambda: outcomes)
-    assert leader.raft.durable_index < outcomes[0].first_index
-    assert leader.durable_committed_index == leader.raft.durable_index, (
+    assert leader.raft.log.durable_index < outcomes[0].first_index
+    assert leader.durable_committed_index == leader.raft.log.durable_index, (
         "applied runs ahead of the own disk"
     )
 
@@ -303,7 +303,7 @@ def test_a_leader_whose_own_disk_hangs_goes_on_with_the_others(cell: Cell) -> No
     second = append(leader, b"second")
     cell.until(lambda: second)
     assert isinstance(second[0], AppendReceipt)
-    assert leader.raft.durable_index < first[0].first_index
+    assert leader.raft.log.durable_index < first[0].first_index
 
 
 def test_a_member_whose_term_waits_for_the_disk_learns_of_nothing(cell: Cell) -> None:
@@ -876,7 +876,7 @@ def test_members_leave_only_the_newest_data_in_memory(tmp_path: Path) -> None:
 def test_a_time_mark_costs_no_write_and_no_sync_of_its_own(tmp_path: Path) -> None:
     cell = Cell(tmp_path, time_marks=True)
     leader = cell.leader()
-    cell.until(lambda: leader.committed_index >= 0 and leader.raft.quorum_clock_ms > 0)
+    cell.until(lambda: leader.committed_index >= 0 and leader.raft.answers.quorum_clock_ms() > 0)
     host = cell.hosts[leader.replica.member_id]
     appends: list[Counter[str]] = []
     for later_ms in (0, 2_000, 0):  # the second of them has a mark in front, as the first has

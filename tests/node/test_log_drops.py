@@ -19,7 +19,7 @@ from quorumlog.errors import IndexOutOfRange
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import ColdRange, LogStart
+from quorumlog.store.log_points import ColdRange, LogStart
 from quorumlog.store.state_files import START_NAME, load_start
 from tests.node.cell import Cell, run
 from tests.node.test_ledger_node import append

@@ -17,7 +17,7 @@ from quorumlog.errors import StoreFailure
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.ports import LogReplaced
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.state_files import START_NAME, encode_start, load_start
 from tests.node.cell import Cell
 from tests.node.machines import Chain

@@ -11,7 +11,7 @@ from quorumlog.log_state.control_entries import MOST_PRODUCERS
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.log_state.producers import Producers
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.state_files import (
     BackupRecord,
     load_backup,

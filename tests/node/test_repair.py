@@ -18,7 +18,7 @@ from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.node import LedgerNode
 from quorumlog.node.sending import read_sound
 from quorumlog.store.disk import OsDisk, OsFile
-from quorumlog.store.ledger_store import ColdRange, LogRange
+from quorumlog.store.log_points import ColdRange, LogRange
 from tests.node.cell import SMALL, Cell
 from tests.node.test_ledger_node import append
 

@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.config import StoreConfig
 from quorumlog.node.repair import PAUSE_MS, ScrubStatus
-from quorumlog.store.ledger_store import Examination
+from quorumlog.store.log_points import Examination
 from tests.node.cell import SMALL, Cell
 from tests.node.test_ledger_node import append
 from tests.node.test_repair import filled, is_whole, same_everywhere, scribble, segment

@@ -15,7 +15,7 @@ from quorumlog.version import IS_COMPILED
 @pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub, and no other method")
 def test_a_leader_that_is_no_member_any_more_tells_who_took_over() -> None:
     """It is an observer by the time that another one leads."""
-    raft: Any = SimpleNamespace(role=Role.LEADER, is_transferring=False)
+    raft: Any = SimpleNamespace(role=Role.LEADER, transfer=SimpleNamespace(target=None))
     raft.check_transfer = raft.transfer_leadership = lambda *asked: None
     transfers = Transfers(raft, cast(Any, SimpleNamespace(proposed_count=0)), 100.0)
     outcomes: list[TransferOutcome] = []

@@ -32,7 +32,7 @@ from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
 from quorumlog.spark.pipelines import SparkEngine
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.member_directory import open_member_directory
 from tests.cli.conftest import Cli, cli, objects, plain  # noqa: F401
 from tests.spark.made_directories import SMALL_SEGMENTS, write_directory

@@ -11,7 +11,7 @@ import pytest
 from quorumlog import AsyncLedgerClient, LocalCluster, connect, connect_async
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, LedgerError, RangeDamaged
-from quorumlog.store.ledger_store import LogRange
+from quorumlog.store.log_points import LogRange
 
 READERS = 100
 BODIES = [b"%03d" % number * 100 for number in range(500)]

@@ -192,7 +192,7 @@ def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
     assert [(each.first_index, each.stop_index) for each in store.damaged] == [(4, 6)], (
         "forgets an entry"
     )
-    assert damaged.node.raft._log.damaged.ranges == [(4, 6)], "the core does not know of an entry"
+    assert damaged.node.raft.log.damaged.ranges == [(4, 6)], "the core does not know of an entry"
     scene.heal()
     scene.make_whole()
 

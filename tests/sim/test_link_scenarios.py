@@ -115,7 +115,7 @@ def _catches_up_with_syncs_of(sync_ms: float) -> Pushed:
     behind.sync_ms, behind.least_sync_share = sync_ms, 1.0
     behind.start()
     scene.until(
-        lambda: behind.node.raft.durable_index == leader.node.store.end.index,
+        lambda: behind.node.raft.log.durable_index == leader.node.store.end.index,
         "follower whose disk has all",
         within_ms=20 * sync_ms,
     )

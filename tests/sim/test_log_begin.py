@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.state_files import save_start
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, Scenario

@@ -19,7 +19,7 @@ from quorumlog.node.log_states import controls_of
 from quorumlog.node.member_changes import MemberOperation
 from quorumlog.node.operator_orders import ResetOutcome
 from quorumlog.node.reading import MarkOutcome
-from quorumlog.store.log_begin import Mark
+from quorumlog.store.time_marks import Mark
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.wall_clock import BEGINNING_MS
 from sim.log.checkers.marked_times import MarkedTimes

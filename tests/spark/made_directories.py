@@ -10,7 +10,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind, HardState
 from quorumlog.log_state.control_entries import TimeMark, encode_body
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.member_directory import open_member_directory
 
 SMALL_SEGMENTS = StoreConfig(segment_bytes=4096, index_segment_bytes=3200)

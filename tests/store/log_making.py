@@ -13,7 +13,6 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.durable_file import DurableFile
-from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.recovery import RecoveryReport
 
@@ -95,17 +94,17 @@ def make_directory(path: str, disk: Disk | None = None) -> None:
 
 def open_store(
     path: str, config: StoreConfig = SMALL, disk: Disk | None = None
-) -> tuple[FileLedgerStore, RecoveryReport]:
+) -> tuple[LedgerStore, RecoveryReport]:
     disk = disk or OsDisk()
     durable = DurableFile.open(disk, path)
     try:
-        return FileLedgerStore.recover(disk, path, config, durable)
+        return LedgerStore.recover(disk, path, config, durable)
     except BaseException:
         durable.close()
         raise
 
 
-def new_store(path: str, config: StoreConfig = SMALL, disk: Disk | None = None) -> FileLedgerStore:
+def new_store(path: str, config: StoreConfig = SMALL, disk: Disk | None = None) -> LedgerStore:
     make_directory(path, disk)
     return open_store(path, config, disk)[0]
 

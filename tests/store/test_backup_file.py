@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.state_files import (
     BACKUP_NAME,
     BackupRecord,

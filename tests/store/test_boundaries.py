@@ -12,7 +12,8 @@ import pytest
 
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import OsDisk, OsFile
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.state_files import decode_state, encode_state, saved_positions
 from tests.store.log_making import append_numbered, sync
 from tests.store.losing_disk import LosingDisk

@@ -13,7 +13,8 @@ from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BodyTooLarge, IndexOutOfRange
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LOG_ORIGIN
 from quorumlog.store.memory_disk import MemoryDisk
 from tests.store.log_making import (
     SMALL,

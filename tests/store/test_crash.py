@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog.config import StoreConfig
 from quorumlog.errors import StoreFailure
-from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.segments import scan_segment
 from tests.store.log_making import (
     SMALL,
@@ -130,7 +130,7 @@ class Machine:
         self.store = self.open()
         self.space: Callable[[], None] | None = None
 
-    def open(self) -> FileLedgerStore:
+    def open(self) -> LedgerStore:
         return open_store("m", self.config, self.disk)[0]
 
     def append(self) -> None:

@@ -15,8 +15,8 @@ import pytest
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
-from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import DamagedRange, Examination, LogPoint
 from quorumlog.store.segment import PAGE_BYTES
 from quorumlog.store.segments import INDEX_UNIT_BYTES
 from quorumlog.store.state_files import DamagedRanges
@@ -41,7 +41,7 @@ from tests.store.test_recovery import UnreadableDisk, data_file, flip, index_fil
 ENTRY_BYTES = 248
 
 
-def make_pair(path: Path, *, index_synced: bool = True, terms: bool = False) -> FileLedgerStore:
+def make_pair(path: Path, *, index_synced: bool = True, terms: bool = False) -> LedgerStore:
     """The same ten durable entries in PATH/m and PATH/twin: 0 .. 3 | 4 .. 7 | 8, 9. With `terms` entry
     4 is a no-op that opens term 2. Returns the twin, open."""
     for name in ("m", "twin"):
@@ -67,13 +67,13 @@ def files_of(path: Path) -> dict[str, bytes]:
     }
 
 
-def point_behind(store: FileLedgerStore, index: int) -> LogPoint:
+def point_behind(store: LedgerStore, index: int) -> LogPoint:
     """What an APPEND from `index` on tells of the entry before."""
     begins = store.range_of(index, index + 1, 1)
     return LogPoint(index - 1, store.id_at(index - 1).term, store.chain_at(index - 1), begins.position)
 
 
-def indices(store: FileLedgerStore) -> list[tuple[int, int]]:
+def indices(store: LedgerStore) -> list[tuple[int, int]]:
     return [(each.first_index, each.stop_index) for each in store.damaged]
 
 
@@ -309,7 +309,7 @@ def test_killed_at_every_step_of_a_repair(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- while it runs
 
 
-def look(store: FileLedgerStore, first_index: int, stop_index: int) -> Examination:
+def look(store: LedgerStore, first_index: int, stop_index: int) -> Examination:
     found = store.examine(first_index, stop_index)
     store.settle(found)
     store.save_damaged()
@@ -706,7 +706,7 @@ def test_lack_of_space_for_the_damaged_bytes_stops_no_repair(tmp_path: Path) -> 
 # ---------------------------------------------------------------- no space for the list of ranges
 
 
-def filled_pair(count: int = 40) -> tuple[SimDisk, FileLedgerStore, FileLedgerStore]:
+def filled_pair(count: int = 40) -> tuple[SimDisk, LedgerStore, LedgerStore]:
     """The same durable entries in /m and /twin, the disk full to the brim."""
     disk = SimDisk()
     for name in ("/m", "/twin"):
@@ -726,7 +726,7 @@ def fill(disk: SimDisk) -> None:
     disk.capacity_bytes = usage.total_bytes - usage.free_bytes
 
 
-def damage_header(disk: SimDisk, store: FileLedgerStore, index: int) -> None:
+def damage_header(disk: SimDisk, store: LedgerStore, index: int) -> None:
     entry = store.range_of(index, index + 1, 1)
     disk.flip(f"/m/data/{entry.segment_position:020d}", entry.position - entry.segment_position + 8, 1)
 

@@ -17,7 +17,7 @@ from quorumlog.entry import HardState
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
-from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.testing.disk import Crashed, SimDisk
 from tests.store.log_making import (
     append_batch,
@@ -85,12 +85,12 @@ class FullFile(OsFile):
         super().sync()
 
 
-def open_on(disk: FullDisk, path: Path) -> FileLedgerStore:
+def open_on(disk: FullDisk, path: Path) -> LedgerStore:
     make_directory(str(path))
     return open_store(str(path), CONFIG, disk)[0]
 
 
-def append_until_full(store: FileLedgerStore, size: int = 200) -> int:
+def append_until_full(store: LedgerStore, size: int = 200) -> int:
     """Returns how many entries there are once one is refused."""
     for _ in range(10_000):
         try:
@@ -188,7 +188,7 @@ def test_a_restart_on_a_full_disk(tmp_path: Path) -> None:
     store.close()
 
 
-def full_to_the_brim(size: int, used_noops: int = 0) -> tuple[SimDisk, FileLedgerStore]:
+def full_to_the_brim(size: int, used_noops: int = 0) -> tuple[SimDisk, LedgerStore]:
     """Data until it is refused, some no-ops, and a neighbour who takes at once what becomes free."""
     disk = SimDisk()
     disk.capacity_bytes = 60_000
@@ -204,7 +204,7 @@ def full_to_the_brim(size: int, used_noops: int = 0) -> tuple[SimDisk, FileLedge
     return disk, store
 
 
-def noops_until_full(store: FileLedgerStore) -> int:
+def noops_until_full(store: LedgerStore) -> int:
     for count in range(10_000):
         try:
             append_noop(store, 1000 + count)

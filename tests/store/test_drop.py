@@ -15,8 +15,8 @@ from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.durable_file import read_durable_point
-from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LOG_ORIGIN, LogPoint, LogStart
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.state_files import (
@@ -132,7 +132,7 @@ def start_at_of(directory: MemberDirectory, index: int) -> LogStart:
 def test_a_range_that_is_being_read_while_its_segment_goes(tmp_path: Path) -> None:
     directory = filled(tmp_path / "n0")
     store = directory.store
-    assert isinstance(store, FileLedgerStore)
+    assert isinstance(store, LedgerStore)
     segment = store._data.file_at(0)
     assert segment is not None and segment.acquire()
     drop(directory, 12)

@@ -15,7 +15,7 @@ from quorumlog.spark.sources.directory_source import DirectorySource
 from quorumlog.store import directory_reader
 from quorumlog.store.directory_reader import DirectoryReader, scan_own
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.state_files import START_NAME, save_start
 from quorumlog.store.verification import compare_directories, inspect_directory, verify_directory
 from tests.store.log_making import append_numbered, sync

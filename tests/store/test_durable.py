@@ -15,7 +15,7 @@ from quorumlog.store.durable_file import (
     encode_durable_point,
     read_durable_point,
 )
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.slot_file import SLOT_BYTES
 from tests.store.stopping_disk import StoppingDisk
 

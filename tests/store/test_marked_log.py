@@ -11,7 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import MOST_RUNS, ClockReset, Keep, TimeMark, encode_body
 from quorumlog.log_state.log_state import EMPTY, LogState, Reset, counted_ms
-from quorumlog.store.log_begin import LOOK_ENTRIES, Mark, mark_at_index, mark_at_time
+from quorumlog.store.time_marks import LOOK_ENTRIES, Mark, mark_at_index, mark_at_time
 
 KEEP = encode_body(Keep(0))
 

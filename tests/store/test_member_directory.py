@@ -20,7 +20,7 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk, os_error
 from quorumlog.store.durable_file import read_durable_point
-from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
+from quorumlog.store.log_points import LOG_ORIGIN, LogPoint
 from quorumlog.store.member_directory import open_directory_of
 from quorumlog.store.state_files import (
     Checkpoint,

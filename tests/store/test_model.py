@@ -14,7 +14,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import LedgerStore, LogRange, SyncTask
+from quorumlog.store.flush import Flush
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogRange
 from quorumlog.store.memory_disk import MemoryDisk
 from tests.store.log_making import append_batch, append_bodies, new_store, open_store, read_log
 
@@ -40,7 +42,7 @@ class LedgerStoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.model: Model = []
         self.term = 1
-        self.task: SyncTask | None = None
+        self.task: Flush | None = None
         self.task_covers = 0
         self.durable = 0
         self.ranges: list[tuple[LogRange, Model]] = []

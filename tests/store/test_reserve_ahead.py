@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog.config import MIB, StoreConfig
 from quorumlog.store.disk import DiskUsage
-from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.ledger_store import LedgerStore
 from tests.store.log_making import (
     append_noop,
     append_numbered,
@@ -36,7 +36,7 @@ NAMES = ("data", "index")
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 
-def make_ahead(store: FileLedgerStore) -> None:
+def make_ahead(store: LedgerStore) -> None:
     work = store.space_ahead()
     if work is not None:
         work()
@@ -98,7 +98,7 @@ def test_nothing_ahead_of_what_a_truncation_has_cut(tmp_path: Path) -> None:
 def test_killed_at_every_step_of_it(tmp_path: Path) -> None:
     """Nothing is lost, and at most a file without bytes has to be removed by the next start."""
 
-    def near_the_end_of_a_segment(path: Path, disk: StoppingDisk) -> FileLedgerStore:
+    def near_the_end_of_a_segment(path: Path, disk: StoppingDisk) -> LedgerStore:
         store = new_store(str(path), CONFIG, disk)
         append_numbered(store, 100, size=SIZE)
         make_ahead(store)
@@ -234,7 +234,7 @@ def test_steps_grow_with_the_log(tmp_path: Path) -> None:
 def test_killed_at_every_step_of_its_growth(tmp_path: Path) -> None:
     """Each start is an ordinary one and goes on behind what was acknowledged."""
 
-    def grow(store: FileLedgerStore) -> Iterator[int]:
+    def grow(store: LedgerStore) -> Iterator[int]:
         """How many entries are acknowledged, each time that more are."""
         for _ in range(8):
             append_numbered(store, 10, size=SIZE)

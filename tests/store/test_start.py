@@ -12,7 +12,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.store.disk import OsDisk, OsFile
-from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.state_files import (
     START_NAME,
     START_SECTOR_BYTES,

@@ -15,7 +15,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange, StoreFailure
 from quorumlog.store.disk import Disk, OsDisk, os_error
 from quorumlog.store.durable_file import DurableFile
-from quorumlog.store.ledger_store import LogRange
+from quorumlog.store.log_points import LogRange
 from quorumlog.store.memory_disk import MemoryDisk
 from tests.store.log_making import (
     SMALL,

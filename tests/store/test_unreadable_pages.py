@@ -15,7 +15,7 @@ from quorumlog.entry import HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import os_error
-from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.verification import inspect_directory, verify_directory
 from quorumlog.testing.disk import PAGE_BYTES, SimDisk, SimFile
@@ -142,7 +142,7 @@ def test_an_index_page_behind_the_end_is_written_again(index_segment_pages: int)
         assert open_simulated(disk, config=config).problems() == ()
 
 
-def with_two_ranges_in_a_page(count: int) -> tuple[SimDisk, FileLedgerStore]:
+def with_two_ranges_in_a_page(count: int) -> tuple[SimDisk, LedgerStore]:
     """A disk, on which entry 1 was found damaged before its page became unreadable, and its twin."""
     disk, _, _ = stopped(count)
     twin = SimDisk()

@@ -41,7 +41,7 @@ class Clocks:
         """Returns once whoever leads has heard of it from a quorum."""
         self.ahead_ms = ahead_ms
         least, most = self.now_ms() - 60_000, self.now_ms() + 600_000
-        eventually(lambda: least < leading(cluster).node.raft.quorum_clock_ms < most)
+        eventually(lambda: least < leading(cluster).node.raft.answers.quorum_clock_ms() < most)
 
 
 @pytest.fixture

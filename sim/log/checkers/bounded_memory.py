@@ -12,7 +12,7 @@ class BoundedMemory(Checker):
     def turned(self, member: CheckedMember) -> None:
         node = member.node
         raft, consensus, storage = node.raft, node.config.consensus, node.config.storage
-        log, pending, waiting = raft._log, node._pending, raft._handler._waiting
+        log, pending, waiting = raft.log, node._pending, raft._handler._waiting
         left = len(raft._outbox.messages) + len(raft._outbox.after_durable) + len(node._writer.promised)
         most = consensus.max_waiting_pushes
         limits = [

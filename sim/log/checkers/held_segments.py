@@ -8,7 +8,7 @@ from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import LogState
 from quorumlog.node.log_states import membership_of
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 

@@ -4,7 +4,7 @@ all that it has committed itself; and logs begin behind committed entries only."
 from __future__ import annotations
 
 from quorumlog.entry import Replica
-from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.testing.promises import (
     CheckedCluster,
     CheckedMember,

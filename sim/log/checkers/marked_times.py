@@ -22,9 +22,9 @@ from quorumlog.log_state.control_entries import MOST_MS, ClockReset, ControlEntr
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.node.log_clock import MARK_INTERVAL_MS
 from quorumlog.node.log_states import controls_of
-from quorumlog.store.log_begin import (
+from quorumlog.node.reading import StoredLog
+from quorumlog.store.time_marks import (
     Mark,
-    StoredLog,
     mark_at_index,
     mark_at_time,
     mark_of,

@@ -37,7 +37,7 @@ class MonotonicIndices(Checker):
         store = node.store
         begin, end = store.begin.index, store.end.index
         committed, both = node.committed_index, node.durable_committed_index
-        durable = node.raft.durable_index
+        durable = node.raft.log.durable_index
         on_disk = end if self.cluster.profile.is_async else store.durable.index
         floors = self._floors.get(member.replica)
         now = (begin, committed, both)

@@ -20,7 +20,7 @@ from quorumlog.node.retention import WhyKept
 from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.users_of_server import UsersOfServer
-from quorumlog.store.log_begin import Mark
+from quorumlog.store.time_marks import Mark
 from quorumlog.wire.client_messages import EventInfo, MemberInfo, StatusResponse
 
 HOLDS = {Hold.NONE: "", Hold.READER: "held", Hold.ARCHIVE: "archive"}
@@ -191,7 +191,7 @@ def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
     since_ms = node.disk_waits_since_ms
     waits_s = 0.0 if since_ms is None else time.monotonic() - since_ms / 1000
     yield Sample("quorumlog_disk_sync_waits_seconds", waits_s)
-    yield from disk_samples(driver.directory.disk, driver.status.disk_usage)
+    yield from disk_samples(driver.directory.disk, driver.status.disk.usage)
     yield Sample("quorumlog_log_damaged_entries", status.damaged_entries)
     yield Sample("quorumlog_log_set_aside_bytes", status.set_aside_bytes)
     yield Sample("quorumlog_scrub_passes_total", status.scrub_passes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from quorumlog.log_state.log_state import AnyState, LogState
 from quorumlog.node.log_states import LogStateReading
-from quorumlog.store.ledger_store import LedgerStore, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogStart
 
 
 def state_at_end(store: LedgerStore) -> AnyState:

@@ -42,7 +42,7 @@ from quorumlog.log_state.users import UsersChange
 from quorumlog.store.directory_kind import DirectoryKind, kind_of_machines
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
+from quorumlog.store.log_points import LOG_ORIGIN, LogPoint, LogStart
 from quorumlog.store.made_directories import RestoredDirectory, check_target
 from quorumlog.store.member_directory import CopiedLog, draw_directory_id
 from quorumlog.store.segment_view import UNIT_CHUNK

@@ -38,7 +38,7 @@ from quorumlog.log_state.control_entries import READER_NAME, READER_NAMES
 from quorumlog.log_state.log_state import LogState
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.made_directories import BackupDirectory
 from quorumlog.store.member_directory import CopiedLog
 from quorumlog.version import VERSION

@@ -117,10 +117,9 @@ class ReadOperations:
         if TIME_COLUMN not in schema.names:
             return self._reading(plan, rows_of)
 
-        def timed_rows_of(times: AppendTimes, batch: EntryBatch) -> Iterable[pa.RecordBatch]:
-            return rows_of(batch, times.runs(batch))
-
-        return self._timed(self._reading(plan, _whole), timed_rows_of, choice)
+        return self._timed(
+            self._reading(plan, _whole), lambda times, batch: rows_of(batch, times.runs(batch)), choice
+        )
 
     def tail(
         self,

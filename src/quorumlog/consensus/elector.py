@@ -17,7 +17,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.consensus.ready import Role
+from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import Replica
 
 # ---------------------------------------------------------------- Campaign
@@ -293,7 +293,7 @@ class LeaderElector:
 
     def step_down(self) -> None:
         self._state.become_candidate()
-        self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+        self._wait_to_vote()
 
     @property
     def _campaigns_from_ms(self) -> float:
@@ -331,20 +331,20 @@ class LeaderElector:
     def on_damage_changed(self) -> None:
         self._terms_without_commit = 0
         if self._state.role is Role.CANDIDATE:
-            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+            self._wait_to_vote()
 
     def on_fitness_changed(self) -> None:
         """The log's state has become known, or is no longer; its disk hangs, or does no longer."""
         assert self._state.role is not Role.LEADER or self._state.knows_log_state
         self._campaign = None
         if self._state.role is Role.CANDIDATE:
-            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+            self._wait_to_vote()
 
     def _tick_as_follower(self) -> None:
         at_once = self._connection_lost and self._state.now_ms >= self._campaigns_from_ms
         self._state.become_candidate()
         # One more wait: a process that was stopped finds its leader's heartbeats in the queue.
-        self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+        self._wait_to_vote()
         if at_once:
             self._ask_pre_votes()
 
@@ -367,9 +367,9 @@ class LeaderElector:
     def _draw_vote_wait(self) -> float:
         return self._random.uniform(self._config.min_vote_interval_ms, self._config.max_vote_interval_ms)
 
-    def _wait_to_vote(self, outcome: VoteOutcome) -> None:
+    def _wait_to_vote(self) -> None:
         self._campaign = None
-        self._outcome = outcome
+        self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
         self._next_vote_ms = self._state.now_ms + self._draw_vote_wait()
 
     # ---------------------------------------------------------------- campaign
@@ -447,7 +447,7 @@ class LeaderElector:
             # Our leader wants to be elected, so it leads no more.
             state.lose_leader()
             self._heard_leader_ms = LONG_AGO_MS
-            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+            self._wait_to_vote()
         result = self._judge(request)
         if not request.pre_vote:
             if result is VoteResult.ACCEPT:
@@ -516,7 +516,7 @@ class LeaderElector:
         self._state.adopt_term(term)
         self._heard_leader_ms = LONG_AGO_MS
         if self._state.role is Role.CANDIDATE:
-            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+            self._wait_to_vote()
 
     def on_role_settled(self) -> None:
         """The memberships name this member again, or no longer."""
@@ -618,7 +618,7 @@ class LeaderElector:
             committed_index=-1,
             set_back=state.set_back[replica],
         )
-        self._outbox.send_unconnected(replica, message)
+        self._outbox.messages.append(Envelope(replica, message))  # its answers are not taken
 
     def on_connected(self, replica: Replica) -> None:
         """A flapping connection should depose no leader: a heartbeat cancels the peer's suspicion."""

@@ -300,10 +300,6 @@ class Outbox:
         if to in self.connected:
             self.messages.append(Envelope(to, message))
 
-    def send_unconnected(self, to: Replica, message: AnyMessage) -> None:
-        """To one whose answers are not taken."""
-        self.messages.append(Envelope(to, message))
-
     def send_after_durable(self, to: Replica, message: AnyMessage) -> None:
         """Promises something that only the disk can keep: leaves when this turn is durable."""
         if to in self.connected:

@@ -57,16 +57,17 @@ class RaftNode:
         `owed_index`: the log was installed, and up to here the group had committed entries then.
         `level`: of the log's format, the newest that this member reports to know.
         """
-        self._log = LogChanges(
+        self.log = LogChanges(
             TermRuns(before_begin, term_runs, ledger_end_index), DamagedIndices(damaged)
         )
         self._state = MemberState(
-            member, formation.founding, hard_state, self._log, committed_index, now_ms
+            member, formation.founding, hard_state, self.log, committed_index, now_ms
         )
         self._state.owed_index = -1 if async_mode else owed_index
         self._async_mode = async_mode
         self._outbox = Outbox()
         self._elector = LeaderElector(config, self._state, self._outbox, random)
+        self.answers = self._elector.answers
         self._handler = EntryHandler(
             self._state,
             self._outbox,
@@ -76,7 +77,7 @@ class RaftNode:
         self.pushes = self._handler
         self._config = config
         self.replication = Replication(config, self._state, self._outbox, self._elector)
-        self._transfer = LeadershipTransfer(
+        self.transfer = LeadershipTransfer(
             config, self._state, self._outbox, self._elector, self.replication
         )
         self.members = MembershipChange(
@@ -84,7 +85,7 @@ class RaftNode:
             self._state,
             self._elector,
             self.replication,
-            self._transfer,
+            self.transfer,
             self._check_may_propose,
         )
         self.reads = LinearizableReads(
@@ -99,7 +100,7 @@ class RaftNode:
             self._elector,
             self._handler,
             self.replication,
-            self._transfer,
+            self.transfer,
             self.reads,
             self._forming,
         )
@@ -149,39 +150,8 @@ class RaftNode:
         return self._state.runs.term_at(index)
 
     @property
-    def durable_index(self) -> int:
-        return self._log.durable_index
-
-    @property
-    def membership_index(self) -> int:
-        """Of the newest membership entry; -1: the founding list holds."""
-        return self._log.memberships.newest_index
-
-    @property
     def connected(self) -> tuple[Replica, ...]:
         return self._outbox.connected
-
-    @property
-    def is_transferring(self) -> bool:
-        return self._transfer.target is not None
-
-    @property
-    def successor(self) -> Replica | None:
-        return self._transfer.successor
-
-    @property
-    def quorum_clock_ms(self) -> int:
-        """See `HeartbeatAnswers.quorum_clock_ms`; of a leader."""
-        return self._elector.answers.quorum_clock_ms()
-
-    @property
-    def clocks_ms(self) -> dict[Replica, int]:
-        """See `HeartbeatAnswers.clocks_ms`; of a leader."""
-        return self._elector.answers.clocks_ms()
-
-    @property
-    def lacks_space(self) -> bool:
-        return self._state.lacks_space
 
     def advance(self, now_ms: float, clock_ms: int = -1) -> None:
         """Set the time; every turn begins with it, so that a process that was stopped notices before it
@@ -198,9 +168,9 @@ class RaftNode:
             if self.replication.progress.gives_up():
                 self._elector.step_down_unheard()
                 return
-            self._transfer.tick()
+            self.transfer.tick()
             if state.is_unfit_leader:
-                self._transfer.hand_over_unfit()
+                self.transfer.hand_over_unfit()
             self.replication.tick()
         if now_ms >= self.replication.commit_due_ms:
             self.replication.push_due = True
@@ -242,7 +212,7 @@ class RaftNode:
         self._check_leading()
         if not frees_space:
             self.replication.check_that_most_have_space()
-        target = self._transfer.target
+        target = self.transfer.target
         if target is not None:
             raise LeaderTransferring(
                 f"leadership is being handed over to {target.member_id}",
@@ -258,12 +228,12 @@ class RaftNode:
     def transfer_leadership(self, member_id: str, reason: str = "") -> None:
         """Begin to hand over, for a `reason` in words; raises as `check_transfer`."""
         self._check_leading()
-        self._transfer.begin(member_id, reason)
+        self.transfer.begin(member_id, reason)
 
     def check_transfer(self, member_id: str) -> None:
         """Raises TransferFailed, LeaderTransferring, NotLeader or LeaderNotReady."""
         self._check_leading()
-        self._transfer.check(member_id)
+        self.transfer.check(member_id)
 
     def _check_leading(self) -> None:
         state = self._state
@@ -284,26 +254,26 @@ class RaftNode:
     def on_durable(self, ready_number: int) -> None:
         """Everything that Readys 1 .. `ready_number` wrote is on disk."""
         assert ready_number <= self._ready_number, (ready_number, self._ready_number)
-        if self._log.on_durable(ready_number) and self._state.role is Role.LEADER:
+        if self.log.on_durable(ready_number) and self._state.role is Role.LEADER:
             self.replication.mark_own_disk()
-            self._transfer.ask_if_caught_up()
+            self.transfer.ask_if_caught_up()
 
     def on_damaged(self, first_index: int, stop_index: int) -> None:
         """The bytes of these entries turned out to be damaged on this member's disk."""
         assert first_index < stop_index <= self._state.runs.end_index + 1, (first_index, stop_index)
-        self._log.damaged.add(first_index, stop_index)
+        self.log.damaged.add(first_index, stop_index)
         self._elector.on_damage_changed()
         if self._state.role is Role.LEADER:
             self.replication.unmark_own_disk()
-            self._transfer.hand_over_unfit()
+            self.transfer.hand_over_unfit()
 
     def on_repaired(self, still_damaged: Sequence[tuple[int, int]]) -> None:
         """Entries are on disk again, but for these (first_index, stop_index)."""
-        self._log.damaged.replace(still_damaged)
+        self.log.damaged.replace(still_damaged)
         self._elector.on_damage_changed()
         if self._state.role is Role.LEADER:
             self.replication.mark_own_disk()
-            self._transfer.ask_if_caught_up()
+            self.transfer.ask_if_caught_up()
         else:
             self._handler.release_withheld()
 
@@ -321,7 +291,7 @@ class RaftNode:
         """The log is to begin after this entry, which is committed and on disk: nothing at or below it
         is compared, pushed or cut from now on."""
         assert begin.index <= self._state.committed_index, (begin, self._state.committed_index)
-        self._log.drop_before(begin)
+        self.log.drop_before(begin)
         if self._state.role is Role.LEADER:
             self.replication.on_begin_raised()
 
@@ -329,7 +299,7 @@ class RaftNode:
         """Whether data found room on this member's disk, each time that this changes."""
         self._state.lacks_space = lacks_space
         if lacks_space and self._state.role is Role.LEADER:
-            self._transfer.hand_over_unfit()
+            self.transfer.hand_over_unfit()
 
     def on_disk(self, *, hangs: bool) -> None:
         """Whether a sync of this member's has been under way for far too long, each time that this
@@ -340,7 +310,7 @@ class RaftNode:
     def hear_of_leader(self, leader: Replica, term: int) -> None:
         """A leader known from a message that cannot be taken yet; used to redirect clients."""
         if self._state.leader is None and term >= self._state.term:
-            self._transfer.successor = leader
+            self.transfer.successor = leader
 
     def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
         if self._state.role is Role.LEADER:
@@ -383,12 +353,12 @@ class RaftNode:
         if old_role is Role.UNFORMED:
             self._elector.start()
         if old_leader != state.leader:
-            self._transfer.on_leader_changed(old_leader)
+            self.transfer.on_leader_changed(old_leader)
         if old_term != state.term:
             self._handler.begin()
         self.reads.on_transition()
         if old_role is Role.LEADER:
-            self._transfer.stop()
+            self.transfer.stop()
             self.replication.stop()
         if state.role is Role.LEADER:
             self._open_term()
@@ -396,14 +366,14 @@ class RaftNode:
     def _open_term(self) -> None:
         """Nothing older commits without an entry of the leader's own."""
         self._elector.open_term()
-        self._transfer.open_term()
+        self.transfer.open_term()
         self.reads.open_term()
         self.replication.begin()
         self.replication.append(1, EntryKind.NOOP, size_bytes=0)
 
     def ready(self) -> Ready | None:
         """The effects to carry out now, or None. Each Ready is returned once."""
-        state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
+        state, outbox, log, forming = self._state, self._outbox, self.log, self._forming
         if not (
             outbox.messages
             or outbox.after_durable
@@ -471,7 +441,7 @@ class RaftNode:
         runs = state.runs
         leads = state.role is Role.LEADER
         own_problems = tuple(p for p in (self._handler.problem, self._forming.problem) if p)
-        target = self._transfer.target
+        target = self.transfer.target
         return MemberStatus(
             replica=state.member,
             role=state.role,
@@ -480,10 +450,10 @@ class RaftNode:
             leader=state.leader,
             ledger_begin_index=-1 if runs.end == runs.before_begin else runs.before_begin.index + 1,
             ledger_end=state.ledger_end,
-            durable_index=self._log.durable_index,
+            durable_index=self.log.durable_index,
             committed_index=state.committed_index,
             membership=state.membership,
-            membership_index=self._log.memberships.newest_index,
+            membership_index=self.log.memberships.newest_index,
             transferring_to=target.member_id if target else None,
             waits_for=self._forming.waits_for(),
             problems=(*own_problems, *(self.replication.problems() if leads else ())),

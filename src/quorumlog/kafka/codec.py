@@ -203,7 +203,8 @@ def _shape_of(field: Field[Any]) -> _Shape:
     elif default is None and primitive == "datetime_i64":
         default = -1
     elif default is None and not is_nullable:
-        default = () if is_array else _zero_of(primitive)
+        zeros = {"string": "", "bytes": b"", "records": [], "uuid": _NO_UUID}
+        default = () if is_array else zeros.get(primitive, 0)
     return _Shape(
         field.name,
         primitive,
@@ -213,10 +214,6 @@ def _shape_of(field: Field[Any]) -> _Shape:
         int(field.metadata.get("tag", -1)),
         default,
     )
-
-
-def _zero_of(primitive: str) -> Any:
-    return {"string": "", "bytes": b"", "records": [], "uuid": _NO_UUID}.get(primitive, 0)
 
 
 @cache

@@ -350,7 +350,7 @@ class GroupCoordinator:
             done(SyncAnswer(error))
             return
         member.has_synced = True
-        self._heard(group, member)
+        self._heard(member)
         if group.phase is GroupPhase.STABLE:
             done(group.synced(member))
             return
@@ -365,7 +365,7 @@ class GroupCoordinator:
             group.phase = GroupPhase.STABLE
             for each in list(group.members.values()):
                 if each.sync_done is not None:
-                    self._heard(group, each)
+                    self._heard(each)
                     each.answer_sync(group.synced(each))
         self._tidy(group)
 
@@ -377,7 +377,7 @@ class GroupCoordinator:
             return error
         if generation != group.generation:
             return ErrorCode.illegal_generation
-        self._heard(group, member)
+        self._heard(member)
         if group.phase is GroupPhase.PREPARING:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
@@ -434,7 +434,7 @@ class GroupCoordinator:
             return error
         if generation != group.generation:
             return ErrorCode.illegal_generation
-        self._heard(group, member)
+        self._heard(member)
         if group.phase is GroupPhase.COMPLETING:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
@@ -524,7 +524,7 @@ class GroupCoordinator:
         )
         if is_same and may_stay:
             # It has missed the answer to its join: that is given once more.
-            self._heard(group, member)
+            self._heard(member)
             done(group.joined(member))
             return ErrorCode.none
         if not self._store(member, request):
@@ -557,7 +557,7 @@ class GroupCoordinator:
         if was_leader:
             group.leader = former.member
         if group.phase is GroupPhase.STABLE and group.choose_protocol() == group.protocol:
-            self._heard(group, former)
+            self._heard(former)
             # An older client that is told that it leads would assign anew: it is shown its former self
             # as the leader, and so takes what was assigned to it.
             skips = was_leader and request.may_skip_assignment
@@ -658,7 +658,7 @@ class GroupCoordinator:
         for each in joined:
             each.is_new = False
             each.has_synced = False
-            self._heard(group, each)
+            self._heard(each)
             each.answer_join(group.joined(each))
 
     def _remove(self, group: _Group, member: _GroupMember, error: ErrorCode) -> None:
@@ -678,7 +678,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ Time
 
-    def _heard(self, group: _Group, member: _GroupMember) -> None:
+    def _heard(self, member: _GroupMember) -> None:
         member.deadline_ms = self._now_ms + member.request.session_timeout_ms
 
     def _expire(self, group: _Group) -> None:

@@ -344,9 +344,6 @@ class _WatchRound:
         stop = len(keys) if end == FROM_KEY else bisect_left(keys, end)
         return keys[bisect_left(keys, start) : stop]
 
-    def places_of(self, keys: list[bytes]) -> list[int]:
-        return sorted(chain.from_iterable(self.places[key] for key in keys))
-
     def events_for(self, watch: OneWatch, places: list[int]) -> list[Any]:
         first, prev_kv = watch.next_revision, watch.request.prev_kv
         return [
@@ -587,7 +584,7 @@ class WatchHub:
         if keys and watch.session.unsent_bytes > SLOW_BYTES:
             self._fall_behind(watch)
             return 1
-        places = now.places_of(keys)
+        places = sorted(chain.from_iterable(now.places[key] for key in keys))
         events = now.events_for(watch, places)
         if events or not now:
             watch.next_revision = now.revision + 1

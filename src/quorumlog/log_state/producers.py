@@ -148,10 +148,6 @@ class Producers:
             return session
         return _cut(session, current, last_index + 1)
 
-    def names_after(self, producer: str, limit: int) -> list[str]:
-        """In their order."""
-        return nsmallest(limit, (name for name in self.names() if name > producer))
-
     def names(self) -> Iterator[str]:
         """In no order."""
         return (name for shelf in self._filled() for name in shelf)

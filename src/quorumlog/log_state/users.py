@@ -337,7 +337,7 @@ def _change_of(users: Users, order: UserOrder) -> UsersChange:
     if operation is UserOperation.REMOVE_ROLE:
         return _without_role(users, name)
     if operation in (UserOperation.ADD_ROLE, UserOperation.GRANT, UserOperation.REVOKE):
-        return UsersChange(roles=_roles_of(users, order, role))
+        return UsersChange(roles=_roles_of(order, role))
     if user is None:
         raise BadRequest(f"there is no user {name}")
     if operation is UserOperation.REMOVE_USER:
@@ -363,7 +363,7 @@ def _check_all(named: Iterable[object], known: Iterable[object], problem: str) -
         raise BadRequest(f"{problem} {missing[0]}")
 
 
-def _roles_of(users: Users, order: UserOrder, role: UserRole | None) -> tuple[UserRole, ...]:
+def _roles_of(order: UserOrder, role: UserRole | None) -> tuple[UserRole, ...]:
     if order.name == ADMINISTRATORS:
         raise BadRequest(f"the role {ADMINISTRATORS} is always there, and is every right on everything")
     if order.verb is UserOperation.ADD_ROLE:

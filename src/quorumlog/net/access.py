@@ -118,7 +118,6 @@ class Need(NamedTuple):
         return f"{words} up to {stop!r}" if stop else words
 
 
-ALL_KEYS = (b"", None)
 CLUSTER_ADMIN = Need(Right.ADMIN, Kind.CLUSTER)
 NOTHING: tuple[Need, ...] = ()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -56,15 +56,11 @@ def _reason_of(failure: OSError | UnicodeError) -> str:
     return words_of(failure) if is_of_tls else system_reason_of(failure)
 
 
-def _tell_nobody(event: GroupEvent) -> Sequence[Callable[[], None]]:
-    return ()
-
-
 class IoLoop:
     def __init__(
         self,
         protocol: RpcProtocol,
-        on_event: Callable[[GroupEvent], Iterable[Callable[[], None]]] = _tell_nobody,
+        on_event: Callable[[GroupEvent], Iterable[Callable[[], None]]] = lambda event: (),
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:

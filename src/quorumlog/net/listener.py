@@ -36,17 +36,13 @@ RETRY_REFUSED_MS = 1000
 NO_TLS = "this is not TLS"
 
 
-def log_decoder() -> Decoder:
-    return FrameDecoder(greeting_bytes=GREETING_BYTES)
-
-
 class Listener:
     def __init__(
         self,
         name: str,
         connect: Callable[[Connection], None],
         *,
-        decoder: Callable[[], Decoder] = log_decoder,
+        decoder: Callable[[], Decoder] = lambda: FrameDecoder(greeting_bytes=GREETING_BYTES),
         begin: Callable[[Connection, FrameHandler], None] | None = None,
         limits: ProcessLimits | None = None,
         access: Access = EVERYBODY,

@@ -25,7 +25,7 @@ from quorumlog.log_state.control_entries import LEVELS, Unreadable
 from quorumlog.log_state.log_state import decode_state
 from quorumlog.node.ports import LogReplaced, Member
 from quorumlog.store.disk import is_lack_of_space, reason_of
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.snapshots import (
     ReceivedSnapshot,
     SnapshotDamaged,

@@ -72,7 +72,7 @@ from quorumlog.node.sending import (
 from quorumlog.node.state_machine_caller import StateMachineCaller
 from quorumlog.node.transfers import TransferOutcome, Transfers
 from quorumlog.node.writing import AppendConditions, BatchFormer, Flusher, LogWriter
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.log_points import ColdRange
 from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB
@@ -353,7 +353,7 @@ class LedgerNode:
             isinstance(message, PushEntryResponse)
             and message.index <= self.committed_index
             and self.raft.replication.may_wait(message)
-            and not self.raft.is_transferring
+            and self.raft.transfer.target is None
         )
 
     @property
@@ -407,7 +407,7 @@ class LedgerNode:
             return
         append = PendingAppend(batch, deadline_ms, done, owner, expected_last, place)
         if machine:
-            append.filler, append.filled = self.machines.filler_of(machine), filled
+            append.filler, append.filled = self.machines.fillers.get(machine), filled
         self._pending.queue(append, self._now_ms)
 
     def deadline_ms(self, timeout_ms: int) -> float:
@@ -519,7 +519,7 @@ class LedgerNode:
         while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()
         if self.durable_committed_index < self.committed_index:
-            index = min(self.committed_index, self.raft.durable_index)
+            index = min(self.committed_index, self.raft.log.durable_index)
             self.durable_committed_index = max(self.durable_committed_index, index)
         if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once

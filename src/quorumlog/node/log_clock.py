@@ -149,7 +149,7 @@ class TimeMarks:
         state = self._log_state.appended
         if state is not None and state.time_ms is not None:
             self._clock.see(state.time_index, state.time_ms, self._now_ms, is_live=False)
-        clock_ms = self._raft.quorum_clock_ms if self._raft.role is Role.LEADER else -1
+        clock_ms = self._raft.answers.quorum_clock_ms() if self._raft.role is Role.LEADER else -1
         self._clock.look(clock_ms, self._now_ms)
         return clock_ms
 

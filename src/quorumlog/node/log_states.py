@@ -44,7 +44,8 @@ from quorumlog.log_state.log_state import (
     decode_state,
 )
 from quorumlog.node.ports import Member
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogPoint, LogStart
 
 # ----------------------------------------------------------------
 # A membership as the core counts by it, and as it lies in the log.

@@ -270,15 +270,12 @@ class Questions:
         """Time out questions past their deadline."""
         if now_ms < self._earliest_ms:
             return []
-        late = self._take_late(now_ms)
+        late = self.take_until(now_ms)
         left = [*self.in_progress, *(each for of in self.waiting.values() for each in of)]
         self._earliest_ms = min((each.deadline_ms for each in left), default=math.inf)
         return late
 
-    def take_all(self) -> list[Question]:
-        return self._take_late(math.inf)
-
-    def _take_late(self, until_ms: float) -> list[Question]:
+    def take_until(self, until_ms: float) -> list[Question]:
         late = [each for each in self.in_progress if each.deadline_ms <= until_ms]
         self.in_progress = {each: None for each in self.in_progress if each.deadline_ms > until_ms}
         for owner_id, waiting in list(self.waiting.items()):
@@ -530,7 +527,7 @@ class MachineDriver:
 
     def close(self, reason: str) -> None:
         self.results.stopped(reason)
-        for each in self._questions.take_all():
+        for each in self._questions.take_until(math.inf):
             each.done(RequestTimeout(reason), -1)
 
     def _submit(

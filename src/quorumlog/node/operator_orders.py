@@ -109,7 +109,7 @@ class OperatorOrders:
 
     def _agreed_ms(self) -> int:
         """What a quorum's clocks say. Raises LeaderNotReady, ClockNotReset."""
-        status, clocks = self._raft.status(), self._raft.clocks_ms
+        status, clocks = self._raft.status(), self._raft.answers.clocks_ms()
         membership = status.membership
         if not membership.has_quorum(clocks):
             raise LeaderNotReady(

@@ -100,10 +100,6 @@ class PendingAppend:
         self.batch = EntryBatch.concatenate([self.batch.slice(skip, self.batch.count)])
         self.earlier = earlier
 
-    @property
-    def receipt_range(self) -> EntryRange:
-        return EntryRange(self.first_index, self.last_index - self.first_index + 1, self.term)
-
     def answer(self, outcome: AppendOutcome) -> None:
         done, self.done = self.done, None
         if done is not None:
@@ -210,7 +206,8 @@ class PendingAppends:
             append = proposed.popleft()
             self.proposed_bytes -= append.size_bytes
             if append.earlier:
-                ranges = (*append.earlier, append.receipt_range)
+                count = append.last_index - append.first_index + 1
+                ranges = (*append.earlier, EntryRange(append.first_index, count, append.term))
                 append.answer(AppendReceipt.of_ranges(ranges, durability))
                 continue
             append.answer(

@@ -16,7 +16,8 @@ from quorumlog.header_array import Int64Array
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node.housekeeping import Housekeeping
-from quorumlog.store.ledger_store import ColdRange, LedgerStore, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import ColdRange, LogStart
 from quorumlog.store.member_directory import MemberDirectory
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from heapq import nsmallest
 from typing import NamedTuple, TypeVar
 
 from quorumlog.batch import EntryBatch
@@ -258,7 +259,7 @@ class ProducerSessions:
         """Producers acknowledged before this call: names after `after`, in order."""
 
         def listed(producers: Producers, last_index: int) -> list[KnownProducer]:
-            names = producers.names_after(after, limit)
+            names = nsmallest(limit, (name for name in producers.names() if name > after))
             sessions = [(name, producers.get(name, last_index)) for name in names]
             return [KnownProducer(name, session) for name, session in sessions if session is not None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,8 +25,16 @@ from quorumlog.log_state.log_state import Resets
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.ports import Member
 from quorumlog.node.sending import RecentBatches
-from quorumlog.store.ledger_store import ColdRange
-from quorumlog.store.log_begin import LOOK_ENTRIES, Mark, StoredLog, mark_at_index, mark_at_time, mark_of
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import ColdRange
+from quorumlog.store.time_marks import (
+    LOOK_ENTRIES,
+    Mark,
+    MarkedLog,
+    mark_at_index,
+    mark_at_time,
+    mark_of,
+)
 
 # ---------------------------------------------------------------- Confirmations
 # Who waits for a majority to confirm that this member leads, or follows who does.
@@ -181,6 +189,28 @@ MOST_WAITING = 100
 RETRY_MS = 20
 
 
+class StoredLog:
+    """A `MarkedLog`, of a member's store."""
+
+    def __init__(self, store: LedgerStore, clock_resets: Resets) -> None:
+        self._store = store
+        self.clock_resets = clock_resets
+
+    @property
+    def begin_index(self) -> int:
+        return self._store.begin.index
+
+    def states(self) -> Iterator[tuple[int, bytes]]:
+        for saved in self._store.boundaries.saved():
+            yield saved.point.index, saved.record
+        start = self._store.start
+        if start is not None:
+            yield start.point.index, start.record
+
+    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        return self._store.control_batches(first_index, stop_index)
+
+
 class MarkFinder:
     def __init__(self, member: Member, log_state: LogStateKeeper) -> None:
         self._member = member
@@ -234,7 +264,7 @@ class MarkFinder:
             self._find(lambda log: mark_at_time(log, time_ms, committed_index + 1), done)
 
     def _find(
-        self, find: Callable[[StoredLog], Mark | None], done: Callable[[MarkOutcome], None]
+        self, find: Callable[[MarkedLog], Mark | None], done: Callable[[MarkOutcome], None]
     ) -> None:
         if self._waiting >= MOST_WAITING:
             refusal = f"{MOST_WAITING} others look for a time already"

@@ -15,7 +15,7 @@ from quorumlog.entry import Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node.ports import Member
 from quorumlog.node.sending import read_sound
-from quorumlog.store.ledger_store import DamagedRange, Examination, LogStart
+from quorumlog.store.log_points import DamagedRange, Examination, LogStart
 from quorumlog.store.state_files import decode_start, encode_start
 
 # ---------------------------------------------------------------- Scrubber

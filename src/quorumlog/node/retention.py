@@ -27,9 +27,10 @@ from quorumlog.node.installing import LogDrops
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.ports import Member
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
-from quorumlog.store.log_begin import Mark, mark_of
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.segments import INDEX_UNIT_BYTES
+from quorumlog.store.time_marks import Mark, mark_of
 
 # ----------------------------------------------------------------
 # When all that lies before a boundary had been appended: what the first time mark after it says.
@@ -402,12 +403,10 @@ class Retention:
             return True
         return storage.retention != "off" and self._droppable_below() > self._store.begin.index + 1
 
-    def _snapshot_bound(self) -> int | None:
-        return min(self._snapshot_bounds().values(), default=None)
-
     def _droppable_below(self) -> int:
         """By what is committed, and what the machines of this member still need; 0: nothing."""
-        state, bound = self._log_state.committed, self._snapshot_bound()
+        state = self._log_state.committed
+        bound = min(self._snapshot_bounds().values(), default=None)
         keep_from = 0 if state is None else state.keep_from_index
         return keep_from if bound is None else min(keep_from, bound + 1)
 

@@ -35,7 +35,8 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.node.ports import Member
-from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogRange, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LOG_ORIGIN, LogRange, LogStart
 from quorumlog.store.state_files import START_NAME, encode_start
 
 # ---------------------------------------------------------------- RecentBatches
@@ -579,13 +580,11 @@ class InstallSender:
             installation = known.get(replica)
             if installation is None or installation.begin != begin:
                 named = () if installation is None else installation.snapshots
-                installation = _Installation(begin, self._content(), snapshots=named)
+                start = self._store.start or LogStart(LOG_ORIGIN, EMPTY.encode())
+                installation = _Installation(begin, encode_start(start), snapshots=named)
             self._installations[replica] = installation
             if now_ms >= installation.send_at_ms and self._pace.is_open(replica):
                 self._send(replica, installation, now_ms)
-
-    def _content(self) -> bytes:
-        return encode_start(self._store.start or LogStart(LOG_ORIGIN, EMPTY.encode()))
 
     def _send(self, replica: Replica, installation: _Installation, now_ms: float) -> None:
         named = self._snapshots(installation.begin.index, installation.snapshots)

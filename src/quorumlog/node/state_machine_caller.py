@@ -78,7 +78,7 @@ class StateMachineCaller:
         }
         factories = {name: each for name, each in factories.items() if name not in self._held}
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
-        self._fillers: dict[str, EntryStamper] = {
+        self.fillers: dict[str, EntryStamper] = {
             name: filler
             for name, factory in factories.items()
             if (filler := getattr(factory, "filler", None)) is not None
@@ -246,8 +246,8 @@ class StateMachineCaller:
         """Give the entries of an append to a machine; returns the callback for its outcome. Raises
         UnknownMachine, LeaderNotReady, PendingFull and the errors of the machine's filler."""
         batch.set_channel(self._channel_of(machine))
-        if machine in self._fillers:
-            self._fillers[machine].check(batch)
+        if machine in self.fillers:
+            self.fillers[machine].check(batch)
         driver = self._drivers[machine]
 
         def committed(outcome: AppendOutcome) -> None:
@@ -261,9 +261,6 @@ class StateMachineCaller:
                 done(outcome)
 
         return committed
-
-    def filler_of(self, machine: str) -> EntryStamper | None:
-        return self._fillers.get(machine)
 
     def _channel_of(self, name: str) -> int:
         driver = self._driver(name)

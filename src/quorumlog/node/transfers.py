@@ -45,7 +45,7 @@ class Transfers:
 
     @property
     def holds_appends(self) -> bool:
-        return bool(self._to) or self._raft.is_transferring
+        return bool(self._to) or self._raft.transfer.target is not None
 
     def request(
         self, to_member_id: str, now_ms: float, done: Callable[[TransferOutcome], None], why: str
@@ -95,7 +95,7 @@ class Transfers:
                 self._raft.transfer_leadership(to, self._why)
             except LedgerError as error:
                 self._end(error)
-        elif not self._to and not self._raft.is_transferring and self._raft.role is Role.LEADER:
+        elif not self._to and self._raft.transfer.target is None and self._raft.role is Role.LEADER:
             self._end(TransferFailed("the member did not take over within an election time-out"))
         if self._stop_done is not None:
             self._tick_of_stop(now_ms, self._stop_done)

@@ -41,7 +41,9 @@ from quorumlog.node.producer_sessions import Judged, ProducerSessions
 from quorumlog.node.repair import Repairer
 from quorumlog.node.sending import RecentBatches
 from quorumlog.node.transfers import Transfers
-from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint, SyncTask
+from quorumlog.store.flush import Flush
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import Examination, LogPoint
 
 # ---------------------------------------------------------------- AppendConditions
 # Appends that are wanted only after a certain entry (`expected_last`).
@@ -211,7 +213,7 @@ class BatchFormer:
 
     def not_leader(self) -> LedgerError:
         config = self._config
-        leader = self._raft.leader or self._raft.successor
+        leader = self._raft.leader or self._raft.transfer.successor
         if leader is None or leader.member_id == config.member_id:
             waits_for = self._raft.status().waits_for
             reason = f" ({waits_for})" if waits_for else ""
@@ -387,8 +389,8 @@ class BatchFormer:
 # What a follower checks of a push before its core sees it.
 
 
-def checked_entries(message: PushEntryRequest) -> EntryBatch:
-    """The entries of an APPEND. Raises ProtocolViolation if they do not match the message."""
+def check_entries(message: PushEntryRequest) -> None:
+    """Raises ProtocolViolation if the entries of an APPEND do not match the message."""
     batch = message.batch
     if not isinstance(batch, EntryBatch) or batch.count == 0 or batch.count != message.count:
         raise ProtocolViolation(f"an APPEND of {message.count} entries without their bytes")
@@ -402,7 +404,6 @@ def checked_entries(message: PushEntryRequest) -> EntryBatch:
         raise ProtocolViolation("an APPEND whose entries are of terms other than it announces")
     if message.cold:
         batch.check_bodies()
-    return batch
 
 
 def end_before(order: AppendOrder, term: int) -> LogPoint:
@@ -477,7 +478,7 @@ class Flusher:
         """Newest Ready reported; never above `_carried_number`."""
         self._after_durable: deque[tuple[int, Envelope]] = deque()
         """Messages that wait for the sync of their Ready, in order."""
-        self._task: SyncTask | None = None
+        self._task: Flush | None = None
         self._task_number = -1
         """Newest Ready of the flush that began last."""
         self.waits_since_ms: float | None = None
@@ -529,7 +530,7 @@ class Flusher:
 
     @property
     def _syncs_first(self) -> bool:
-        return self._is_sync or self._raft.membership_index > self._store.durable.index
+        return self._is_sync or self._raft.log.memberships.newest_index > self._store.durable.index
 
     @property
     def _is_much_unsynced(self) -> bool:
@@ -548,7 +549,7 @@ class Flusher:
         self._host.flush_later(task.run, lambda result: self._flushed(task, number, result))
         return True
 
-    def _flushed(self, task: SyncTask, number: int, result: StoreFailure | None) -> None:
+    def _flushed(self, task: Flush, number: int, result: StoreFailure | None) -> None:
         if isinstance(result, StoreFailure):
             raise result
         assert self._task is task
@@ -727,7 +728,7 @@ class LogWriter:
         Raises ProtocolViolation if the sender holds other entries.
         """
         if message.push is PushType.APPEND:
-            checked_entries(message)
+            check_entries(message)
             end, previous = self._store.end, message.previous
             continues = previous.index == end.index and previous.term == end.term
             if continues and message.previous_chain == end.chain and self._look is None:

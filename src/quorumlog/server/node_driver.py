@@ -45,7 +45,7 @@ from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
 from quorumlog.server.problem_log import EventRing, ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.wire.client_messages import ReloadResponse
 

@@ -95,7 +95,7 @@ class StatusReport:
         self._read_later = read_later
         self._stalled_peers = StalledPeers()
         self._looks_at_set_aside = False
-        self._disk = DiskReport(node.directory, read_later)
+        self.disk = DiskReport(node.directory, read_later)
 
     def response(self, request_id: int = 0) -> StatusResponse:
         status = self._node.status()
@@ -124,7 +124,7 @@ class StatusReport:
                 )
             )
         scrub = self._node.scrub_status()
-        set_aside = self._node.store.set_aside
+        set_aside = self._node.store.set_aside.count
         self._look_at_set_aside()
         space = self._node.store.space_taken()
         mark = self._node.marks.newest
@@ -172,11 +172,6 @@ class StatusReport:
             over_limits=sum(process_limits().over.values()),
         )
 
-    @property
-    def disk_usage(self) -> DiskUsage:
-        """As of the newest look at it."""
-        return self._disk.usage
-
     def unready(self) -> tuple[str, ...]:
         """Why nothing should be sent to this member just now, in sentences; empty: it is ready."""
         node, storage = self._node, self._node.config.storage
@@ -190,7 +185,7 @@ class StatusReport:
             found.append("its disk hangs: a sync does not return")
         if node.lacks_space:
             found.append(f"it takes no appends: {node.lacks_space}")
-        elif self._disk.usage.used_ratio > storage.disk_full_ratio:
+        elif self.disk.usage.used_ratio > storage.disk_full_ratio:
             found.append("its disk is above disk_full_ratio: it reserves no more space for appends")
         return tuple(found)
 
@@ -202,7 +197,7 @@ class StatusReport:
 
         if not self._looks_at_set_aside:
             self._looks_at_set_aside = True
-            self._read_later(self._node.store.look_at_set_aside, looked)
+            self._read_later(self._node.store.set_aside.look, looked)
 
     def problems(self) -> tuple[str, ...]:
         """Problems for the operator, in sentences, each once."""
@@ -217,7 +212,7 @@ class StatusReport:
         dropped = [peer.dropped.problem(now_s) for peer in self._peers.everybody()]
         state = self._node.log_state.committed
         lost = () if state is None else state.lost_ranges
-        disk = self._disk.problem(self._node.config.storage, lost)
+        disk = self.disk.problem(self._node.config.storage, lost)
         found = (
             *self._node.problems(),
             *stalled,

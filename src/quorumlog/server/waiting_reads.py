@@ -15,7 +15,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.node import LedgerNode
-from quorumlog.store.ledger_store import ColdRange, LogRange
+from quorumlog.store.log_points import ColdRange, LogRange
 
 BEGINS_ANEW_MS = 100
 ReadOutcome = EntryBatch | LedgerError | None

@@ -87,11 +87,7 @@ def what_is_left(
 def index_from(source: LedgerSource, low: int, high: int, time_ms: int) -> int:
     """The first index of [low, high) that was appended at this time or later; `high` if there is none.
     Append times rise with the index."""
-
-    def is_later(index: int) -> bool:
-        return source.time_ms_at(index) >= time_ms
-
-    return bisect_left(range(high), True, low, high, key=is_later)
+    return bisect_left(range(high), time_ms, low, high, key=source.time_ms_at)
 
 
 def stated_range(options: LedgerOptions, source: LedgerSource, bounds: LogBounds) -> IndexRange:

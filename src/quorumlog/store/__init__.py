@@ -18,7 +18,7 @@ Segments and `checkpoint` are DLedger's; all integers are big-endian (docs/forma
 Reading order:
 
     disk.py               every call of the operating system; memory_disk.py, volatile
-    ledger_store.py       the interface of a log
+    log_points.py         points and ranges of a log
     slot_file.py          a value overwritten atomically; durable_file.py, one of them
     state_files.py        the other small files of a directory
     snapshots.py          those of state machines
@@ -27,9 +27,10 @@ Reading order:
     flush.py              syncs
     log_reader.py         reads
     log_begin.py          the log's begin once its first entries are deleted
-    recovery_scan.py             reading the files, damage included
+    time_marks.py         which time holds at an index
+    recovery_scan.py      reading the files, damage included
     recovery.py           repair at a start; rewriting.py, repair later
-    file_ledger_store.py  all of this as one log
+    ledger_store.py       all of this as one log
     directory_kind.py     the product that owns a directory, which every command checks first
     member_directory.py   a member's directory as a whole; made_directories.py, those made of others
     directory_reader.py   any directory, ours or Java's, read only; verification.py, in full

@@ -42,8 +42,7 @@ from quorumlog.store.durable_file import (
     read_durable_owner,
     read_durable_point,
 )
-from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
-from quorumlog.store.log_begin import MarkedLog, mark_at_index, mark_at_time
+from quorumlog.store.log_points import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
 from quorumlog.store.placement import problem_of_units, range_length
 from quorumlog.store.recovery_scan import (
     FileScan,
@@ -90,6 +89,7 @@ from quorumlog.store.state_files import (
     state_name,
     unreadable_start_slots,
 )
+from quorumlog.store.time_marks import MarkedLog, mark_at_index, mark_at_time
 
 # ---------------------------------------------------------------- LogExtent
 # What a directory holds, ours or Java's, as the tools show it.

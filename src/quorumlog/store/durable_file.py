@@ -23,7 +23,7 @@ import threading
 from typing import NamedTuple, Self
 
 from quorumlog.store.disk import Disk
-from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
+from quorumlog.store.log_points import LOG_ORIGIN, LogPoint
 from quorumlog.store.slot_file import SlotFile, read_payload
 
 DURABLE_NAME = "durable"

@@ -14,7 +14,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, Buffer, EntryHeader, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.disk import Disk, reason_of
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.placement import Placement, RecentUnits, problem_of_units
 from quorumlog.store.segment import Segment
 from quorumlog.store.segment_view import read_pages

@@ -6,7 +6,7 @@ import sys
 import threading
 
 from quorumlog.store.durable_file import DurableFile, DurablePoint
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.segment import Segment
 
 
@@ -49,8 +49,8 @@ class DurableRecord:
 
 
 class Flush:
-    """One `SyncTask` over the bytes dirty when it began. Only `run` may be called off the store's
-    thread."""
+    """One flush: everything appended or truncated before `LedgerStore.begin_sync` was called. Only `run`
+    may be called off the store's thread."""
 
     def __init__(
         self,
@@ -77,8 +77,9 @@ class Flush:
             assert taken, file.path
 
     def run(self) -> None:
-        """See `SyncTask.run`. A file that was truncated away meanwhile is still open, so syncing it is
-        harmless."""
+        """fdatasync every file touched, then record the durable point; any thread. A file that was
+        truncated away meanwhile is still open, so syncing it is harmless. Raises StoreFailure: the
+        member must stop, nothing retries a failed sync."""
         try:
             for file in self._files:
                 file.sync()

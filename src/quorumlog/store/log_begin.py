@@ -6,17 +6,15 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, RangeDamaged, StoreFailure
-from quorumlog.log_state.log_state import LogState, Resets, StateTime, counted_ms, decode_time, said_ms
 from quorumlog.store.disk import Disk, disk_work
 from quorumlog.store.entry_index import IndexSegments, LogEnds
-from quorumlog.store.ledger_store import Boundaries, LedgerStore, LogPoint, LogStart
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.log_reader import LogReader
 from quorumlog.store.segment_view import header_at
 from quorumlog.store.segments import INDEX_UNIT_BYTES, SegmentList
@@ -67,10 +65,11 @@ def search_term_runs(first_index: int, last_index: int, term_of: TermOf) -> tupl
 
 
 # ---------------------------------------------------------------- Boundaries
-# The entries before which a segment of the log begins, and the states that are saved there.
 
 
-class SegmentBoundaries(Boundaries):
+class SegmentBoundaries:
+    """The entries before the log's segments, after which it may begin one day; any thread."""
+
     def __init__(
         self, disk: Disk, directory: str, data: SegmentList, reader: LogReader, ends: LogEnds
     ) -> None:
@@ -85,7 +84,9 @@ class SegmentBoundaries(Boundaries):
         self._path = f"{directory}/{STATES_NAME}"
 
     def newest(self, last_index: int) -> LogPoint | None:
-        # Damage may hide it.
+        """The last boundary above the begin whose entry is at or below `last_index`, and which durable
+        entries follow; its `position` is that of the segment. None if there is none, or damage hides
+        it."""
         for base in reversed(self._data.bases):
             if base <= self._ends.begin.position:
                 return None
@@ -96,6 +97,8 @@ class SegmentBoundaries(Boundaries):
         return None
 
     def above(self, index: int) -> list[LogPoint]:
+        """Those above the begin and this index that durable entries follow, in order; each as `newest`
+        gives it. Damage hides some."""
         found = []
         for base in self._data.bases:
             header = header_at(self._data, base) if base > self._ends.begin.position else None
@@ -107,6 +110,8 @@ class SegmentBoundaries(Boundaries):
         return found
 
     def crossed(self, previous: LogPoint, batch: EntryBatch) -> list[LogPoint]:
+        """Those before and among entries that were just appended after this point. Touches no
+        file; the store's own thread."""
         segment_bytes = self._data.segment_bytes
         if previous.position // segment_bytes == self._ends.end.position // segment_bytes:
             return []
@@ -123,6 +128,8 @@ class SegmentBoundaries(Boundaries):
         return found
 
     def save(self, state: LogStart) -> bool:
+        """The state at a boundary that is committed; on disk when this returns. False: that was cut off
+        or dropped meanwhile, or is damaged. Raises DiskFull, StoreFailure."""
         point = state.point
         full = f"no space for a state of the log in {self._path}"
         try:
@@ -144,12 +151,15 @@ class SegmentBoundaries(Boundaries):
         return True
 
     def saved(self) -> Iterator[LogStart]:
+        """The newest first; only those of this very log. Raises StoreFailure."""
         for position in reversed(self._positions()):
             state = self._loaded(position)
             if state is not None and self._boundary(position, state.point.index) == state.point:
                 yield state
 
     def saved_at(self, point: LogPoint) -> LogStart | None:
+        """The state at this boundary, as `newest` gives it; None: it is not saved. Raises
+        StoreFailure."""
         state = self._loaded(point.position)
         return state if state is not None and state.point == point else None
 
@@ -208,13 +218,8 @@ class Drops:
         self._data = data
         self._index = index
         self._damaged = damaged
-        self._undeleted: list[str] = []
-        """Oldest first."""
-
-    @property
-    def are_deleted(self) -> bool:
-        """Is nothing left to be deleted? Any thread."""
-        return not self._undeleted
+        self.undeleted: list[str] = []
+        """Oldest first; any thread."""
 
     def drop_before(self, start: LogStart, ends: LogEnds) -> None:
         begin = start.point
@@ -226,140 +231,17 @@ class Drops:
         ends.begin, self.start = begin, start
         ends.truncations += 1
         self._damaged.drop_before(begin, self._data.name_of(begin.position))
-        self._undeleted += self._data.drop_before(begin.position)
-        self._undeleted += self._index.drop_before((begin.index + 1) * INDEX_UNIT_BYTES)
+        self.undeleted += self._data.drop_before(begin.position)
+        self.undeleted += self._index.drop_before((begin.index + 1) * INDEX_UNIT_BYTES)
 
     def delete(self) -> None:
         """Any thread, one at a time. Files that a full disk keeps stay for the next time. Raises
         StoreFailure."""
         # A file system that writes elsewhere needs space to delete.
         with suppress(DiskFull), disk_work(self._data.directory, "made shorter", "no space to delete"):
-            for path in tuple(self._undeleted):
+            for path in tuple(self.undeleted):
                 with suppress(FileNotFoundError):  # somebody made space by hand
                     self._disk.unlink(path)
-                self._undeleted.remove(path)
+                self.undeleted.remove(path)
             for folder in (self._data.directory, self._index.directory):
                 self._disk.sync_directory(folder)
-
-
-# ----------------------------------------------------------------
-# Which time mark holds at an index, and which one held at a time; of a log on disk, without reading it.
-# A reset of the log's clock is a mark, too, and each says the time that counts (`counted_ms`).
-#
-# The states that are saved before segments say between which two boundaries the mark lies. In the
-# one segment that is left, marks rise with their indices, so halving finds it: each look goes backwards
-# from a place to the last mark before it, by the kinds of entries alone.
-
-LOOK_ENTRIES = 4096
-"""How many entries are looked at first; then ever more."""
-MOST_LOOK_ENTRIES = 1 << 18
-
-
-class Mark(msgspec.Struct, frozen=True):
-    index: int
-    """Of the TIME or CLOCK entry, which may be before the log's begin."""
-    time_ms: int
-    """Append time of the entries after it."""
-
-
-class MarkedLog(Protocol):
-    @property
-    def begin_index(self) -> int:
-        """Of the entry before the first that is held."""
-
-    @property
-    def clock_resets(self) -> Resets:
-        """Of the whole log, as far as it is committed."""
-
-    def states(self) -> Iterator[tuple[int, bytes]]:
-        """(index, record of the log's state up to there), the newest first; that of the begin last, if
-        there is one. Some may be missing."""
-
-    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        """See `LedgerStore.control_batches`."""
-
-
-class StoredLog(MarkedLog):
-    def __init__(self, store: LedgerStore, clock_resets: Resets) -> None:
-        self._store = store
-        self._clock_resets = clock_resets
-
-    @property
-    def clock_resets(self) -> Resets:
-        return self._clock_resets
-
-    @property
-    def begin_index(self) -> int:
-        return self._store.begin.index
-
-    def states(self) -> Iterator[tuple[int, bytes]]:
-        for saved in self._store.boundaries.saved():
-            yield saved.point.index, saved.record
-        start = self._store.start
-        if start is not None:
-            yield start.point.index, start.record
-
-    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        return self._store.control_batches(first_index, stop_index)
-
-
-def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
-    """The last one at or before this entry, which is committed. Raises as `control_batches` does."""
-    first_index, mark = log.begin_index + 1, None
-    for boundary, state in _known(log):
-        if boundary <= index:
-            first_index, mark = boundary + 1, _counted(log, mark_of(state))
-            break
-    return _last_in(log, first_index, index + 1) or mark
-
-
-def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
-    """The last one with this time or an earlier one, before `stop_index`. Raises as `control_batches`
-    does."""
-    first_index, mark = log.begin_index + 1, None
-    for boundary, state in _known(log):
-        known = _counted(log, mark_of(state))
-        if known is None or known.time_ms <= time_ms:
-            if boundary < stop_index:
-                first_index, mark = boundary + 1, known
-                break
-        else:
-            stop_index = min(stop_index, boundary + 1)
-    while first_index < stop_index:
-        middle = (first_index + stop_index) // 2
-        found = _last_in(log, first_index, middle + 1)
-        if found is not None and found.time_ms > time_ms:
-            stop_index = found.index
-        else:
-            first_index, mark = middle + 1, found or mark
-    return mark
-
-
-def mark_of(state: LogState | StateTime) -> Mark | None:
-    """The last time mark, as it is written."""
-    return None if state.time_ms is None else Mark(state.time_index, state.time_ms)
-
-
-def _counted(log: MarkedLog, mark: Mark | None) -> Mark | None:
-    if mark is None:
-        return None
-    return Mark(mark.index, counted_ms(mark.index, mark.time_ms, log.clock_resets))
-
-
-def _known(log: MarkedLog) -> Iterator[tuple[int, StateTime]]:
-    for index, record in log.states():
-        state = decode_time(record)
-        if isinstance(state, StateTime):
-            yield index, state
-
-
-def _last_in(log: MarkedLog, first_index: int, stop_index: int) -> Mark | None:
-    entries = LOOK_ENTRIES
-    while first_index < stop_index:
-        look_index = max(first_index, stop_index - entries)
-        for batch in reversed(list(log.control_batches(look_index, stop_index))):
-            mark_ms = said_ms(batch.first_header.magic, batch.body(0))
-            if mark_ms is not None:
-                return _counted(log, Mark(batch.first_index, mark_ms))
-        stop_index, entries = look_index, min(4 * entries, MOST_LOOK_ENTRIES)
-    return None

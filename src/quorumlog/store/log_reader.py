@@ -15,7 +15,7 @@ from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolatio
 from quorumlog.header_array import Int64Array, term_runs_of
 from quorumlog.store.disk import reason_of
 from quorumlog.store.entry_index import EntryIndex, LogEnds
-from quorumlog.store.ledger_store import LogPoint, LogRange
+from quorumlog.store.log_points import LogPoint, LogRange
 from quorumlog.store.placement import range_length
 from quorumlog.store.segments import BLANK_BYTES, IndexArray, SegmentList
 from quorumlog.store.state_files import DamagedRanges

@@ -13,7 +13,7 @@ from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME, DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, DiskLock, refusal
-from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.member_directory import (
     CopiedLog,
     clear_files,

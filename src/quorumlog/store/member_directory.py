@@ -44,8 +44,8 @@ from quorumlog.store.disk import (
     was_lack_of_space,
 )
 from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
-from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.recovery_scan import lacks_start
 from quorumlog.store.segments import DATA_NAME, INDEX_NAME
@@ -247,7 +247,7 @@ def _sync_all(store: LedgerStore, durable_file: DurableFile) -> None:
 
 
 class CopiedLog:
-    def __init__(self, store: FileLedgerStore, durable: DurableFile) -> None:
+    def __init__(self, store: LedgerStore, durable: DurableFile) -> None:
         """`durable`: which the store closes."""
         self.store = store
         self._durable = durable
@@ -258,7 +258,7 @@ class CopiedLog:
         """Raises DirectoryDamaged, StoreFailure; FileNotFoundError without a file `durable`."""
         durable = DurableFile.open(disk, path)
         try:
-            store, _ = FileLedgerStore.recover(disk, path, config, durable)
+            store, _ = LedgerStore.recover(disk, path, config, durable)
         except BaseException:
             durable.close()
             raise
@@ -311,7 +311,7 @@ class CopiedLog:
 # What a directory proves to be committed, when it is opened.
 
 
-def proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
+def proven_commit(disk: Disk, path: str, store: LedgerStore) -> int:
     """The committed index of the checkpoint, or the newest boundary whose state is saved, if the log
     holds exactly that entry; else the entry before the log's begin, which was committed when deleted.
     Raises StoreFailure."""
@@ -319,7 +319,7 @@ def proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
     return max(_checkpointed(disk, path, store), -1 if saved is None else saved.point.index)
 
 
-def _checkpointed(disk: Disk, path: str, store: FileLedgerStore) -> int:
+def _checkpointed(disk: Disk, path: str, store: LedgerStore) -> int:
     proven = store.begin.index
     checkpoint = load_checkpoint(disk, path)
     if checkpoint is None or not proven <= checkpoint.committed_index <= store.end.index:
@@ -884,7 +884,7 @@ def _open_recovered(
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)
         durable_file.directory_id = record.directory_id
-        store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)
+        store, recovery = LedgerStore.recover(disk, path, config, durable_file)
         opened.callback(store.close)
         hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))
         opened.callback(hard_state_file.close)

@@ -11,7 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import BodyTooLarge
 from quorumlog.header_array import Int64Array, UInt32Array
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.segments import BLANK_BYTES, INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArray
 
 # ---------------------------------------------------------------- Where entries lie

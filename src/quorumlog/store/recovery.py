@@ -27,7 +27,7 @@ from quorumlog.store.disk import (
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.ledger_space import control_reserve
-from quorumlog.store.ledger_store import LogPoint, LogStart, SetAsideCount
+from quorumlog.store.log_points import LogPoint, LogStart, SetAsideCount
 from quorumlog.store.recovery_scan import (
     Fate,
     FileScan,
@@ -272,13 +272,10 @@ class SegmentAdoption:
                     f"{files.directory}: {len(dropped)} segments ({names[0]} .. {names[1]}) are no"
                     " longer part of the log, removed"
                 )
-            with kept_descriptors.parking(self._park):
+            with kept_descriptors.parking(lambda: self.data.park() + self.index.park()):
                 for finding in findings:
                     if finding.fate is not Fate.DROPPED:
                         self._adopt(files, finding)
-
-    def _park(self) -> int:
-        return self.data.park() + self.index.park()
 
     @property
     def _is_index_lost(self) -> bool:

@@ -19,7 +19,7 @@ from quorumlog.errors import DirectoryDamaged
 from quorumlog.header_array import term_runs_of
 from quorumlog.store.disk import Disk, is_folder
 from quorumlog.store.durable_file import DURABLE_ORIGIN, DurablePoint, read_durable_point
-from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
+from quorumlog.store.log_points import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
 from quorumlog.store.placement import place, problem_of_units
 from quorumlog.store.segment import PAGE_BYTES
 from quorumlog.store.segment_view import (

@@ -15,7 +15,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, ProtocolViolation, StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.entry_index import EntryIndex, LogEnds
-from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
+from quorumlog.store.log_points import DamagedRange, Examination, LogPoint
 from quorumlog.store.log_reader import PageCache
 from quorumlog.store.placement import Placement, place
 from quorumlog.store.recovery import SetAside

@@ -19,7 +19,7 @@ from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, is_no_damage, not_allowed, reason_of, refusal
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.placement import problem_of_units
 from quorumlog.store.segment import PAGE_BYTES, Segment
 from quorumlog.store.segments import (

@@ -16,7 +16,7 @@ from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import DiskFull
 from quorumlog.header_array import HEADER_DTYPE, HeaderArray, Int64Array, first_wrong
 from quorumlog.store.disk import Disk, disk_work
-from quorumlog.store.ledger_store import SpaceTaken
+from quorumlog.store.log_points import SpaceTaken
 from quorumlog.store.segment import PAGE_BYTES, Segment
 
 # ----------------------------------------------------------------
@@ -263,13 +263,12 @@ class SegmentList:
         self._files[file.base_position] = file
         self.end_position = file.end_position
 
-    def create_next(self) -> Segment:
+    def create_next(self) -> None:
         """A new last segment without space, its name on disk: for a start. Raises DiskFull,
         StoreFailure."""
         file = self._create_file()
         self.sync_names()
         self.adopt(file)
-        return file
 
     def _create_file(self) -> Segment:
         path = self.path_of(self.end_position)

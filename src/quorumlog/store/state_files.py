@@ -26,7 +26,7 @@ from quorumlog.store.disk import (
     refusal,
     was_lack_of_space,
 )
-from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
+from quorumlog.store.log_points import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
 from quorumlog.store.slot_file import (
     PAYLOAD_BYTES,
     SlotFile,

@@ -23,7 +23,7 @@ from quorumlog.store.directory_reader import (
     state_rows,
 )
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.ledger_store import DamagedRange, SpaceTaken
+from quorumlog.store.log_points import DamagedRange, SpaceTaken
 from quorumlog.store.segment_view import list_segment_files
 from quorumlog.store.segments import (
     BLANK_BYTES,

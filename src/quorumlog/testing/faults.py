@@ -14,7 +14,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_points import LogPoint
 from quorumlog.store.segments import DATA_NAME, INDEX_NAME, INDEX_UNIT_BYTES
 from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES
 from quorumlog.store.state_files import HARD_STATE_NAME

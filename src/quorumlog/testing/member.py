@@ -22,7 +22,7 @@ from quorumlog.net.peer_hello import member_list_of
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import BeginsAnew, DirectorySetBack
 from quorumlog.store.disk import Disk
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.log_points import LogStart
 from quorumlog.store.member_directory import open_directory_of
 from quorumlog.store.segments import DATA_NAME, segment_name
 from quorumlog.testing.disk import Crashed, DiskQueue, SimDisk

@@ -16,7 +16,8 @@ from quorumlog.consensus.ready import Envelope, Ready, Role
 from quorumlog.entry import AppendReceipt, Durability, Replica
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, RangeDamaged
 from quorumlog.node import LedgerNode
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.segments import DATA_NAME, segment_name
 from quorumlog.store.snapshots import LeftOut
 from quorumlog.testing.disk import SimDisk

@@ -209,7 +209,7 @@ def test_an_entry_applied_before_it_is_durable_is_found() -> None:
     checker = MonotonicIndices(cell)
     cell.watch(checker)
     leader = cell.leader()
-    leader.node.raft._log.durable_index = 0
+    leader.node.raft.log.durable_index = 0
     with pytest.raises(Violation, match="durable_committed_index is above durable_index"):
         checker.turned(leader)
 

@@ -390,6 +390,6 @@ def test_what_the_core_keeps_beyond_its_bounds_is_found() -> None:
         checker.turned(leader)
     dispatcher._window.pushes.clear()
 
-    raft._log._ends.append((1, 1))
+    raft.log._ends.append((1, 1))
     with pytest.raises(Violation, match="1 undurable changes of the log, limit 0"):
         checker.turned(leader)

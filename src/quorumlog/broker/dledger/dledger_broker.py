@@ -665,7 +665,7 @@ class DLedgerBroker:
         log_ms = self.age_clock_ms()
         if log_ms >= 0 or not self.is_up:
             return log_ms
-        return min(self._wall_ms(), self.member.node().raft.quorum_clock_ms)
+        return min(self._wall_ms(), self.member.node().raft.answers.quorum_clock_ms())
 
     def age_clock_ms(self) -> float:
         """The same for ages, for which it is not known either while the log does not believe it."""

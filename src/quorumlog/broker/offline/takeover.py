@@ -56,7 +56,7 @@ from quorumlog.log_state.log_state import EMPTY
 from quorumlog.log_state.users import UsersChange
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk, disk_work
-from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.log_points import LogPoint, LogStart
 from quorumlog.store.made_directories import RestoredDirectory
 from quorumlog.store.member_directory import draw_directory_id
 from quorumlog.store.segments import segment_name

@@ -69,10 +69,6 @@ def wall_clock_ms() -> float:
     return time.time() * 1000
 
 
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000
-
-
 _HOUR_MS = 3_600_000
 
 
@@ -168,7 +164,7 @@ class MessageStore:
         topics: Mapping[str, int] | None = None,
         disk: Disk | None = None,
         wall_clock: Callable[[], float] = wall_clock_ms,
-        clock: Callable[[], float] = monotonic_ms,
+        clock: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         """Opens and recovers. `topics`: number of queues by name, beside those that the store has; None:
         any is taken. Raises ConfigError, DirectoryDamaged, StoreFailure."""

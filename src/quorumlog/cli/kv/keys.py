@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -29,7 +29,7 @@ from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
     from quorumlog.kv import Compare, Item
-    from quorumlog.kv.client.values import TxnResult
+    from quorumlog.kv.client.values import PutResult, TxnResult
     from quorumlog.kv.requests import Operation
 
 
@@ -81,8 +81,15 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
 
     def data(row: dict[str, Any], name: str, default: bytes | None = None) -> bytes:
         if f"{name}_base64" in row:
-            return b64decode(row[f"{name}_base64"])
+            if name in row:
+                raise ValueError(f"{name} and {name}_base64 exclude each other")
+            try:
+                return b64decode(row[f"{name}_base64"], validate=True)
+            except (TypeError, ValueError):
+                raise ValueError(f"{name}_base64 is not base64: {row[f'{name}_base64']!r}") from None
         if name in row:
+            if type(row[name]) not in (str, int):
+                raise ValueError(f"{name} must be text or a number, not {row[name]!r}")
             return str(row[name]).encode()
         if default is None:
             raise ValueError(f"{row} lacks {name!r}")
@@ -197,18 +204,20 @@ def put(
 
     Example: quorumlog kv put color blue --servers 127.0.0.1:20921
     """
+    from quorumlog.kv import Compare, Put, Relation, Target
+
     with at.connected() as kv:
         if expect_revision is None:
             done = kv.put(bytes_of(key), given_value(value), lease=lease, prev_kv=prev_kv)
         else:
-            changed = kv.compare_and_set(
-                bytes_of(key), given_value(value), expected_revision=expect_revision, lease=lease
-            )
-            if changed is None:
+            name = bytes_of(key)
+            compare = Compare(name, Target.MOD, Relation.EQUAL, expect_revision)
+            changed = kv.txn([compare], [Put(name, given_value(value), lease, prev_kv)])
+            if not changed.succeeded:
                 raise Refused(
                     f"{key} was not last changed at revision {expect_revision}: nothing was put"
                 )
-            done = changed
+            done = cast("PutResult[bytes]", changed.answers[0])
     before = None if done.previous is None else row_of(done.previous)
     row = {"revision": done.revision, **({"prev_kv": before} if prev_kv else {})}
     tell(row, lambda: _show(done.revision, done.previous and [done.previous]))
@@ -384,7 +393,7 @@ def revoke(lease_id: LeaseId, at: StoreServers) -> None:
 
 @lease_app.command("list")
 def list_leases(at: StoreServers) -> None:
-    """All leases: id and time left.
+    """All leases: id and TTL as granted.
 
     Example: quorumlog kv lease list --servers 127.0.0.1:20921
     """

@@ -71,7 +71,7 @@ def lock(
     at: StoreServers,
     command: Command = None,
     ttl: Ttl = 10.0,
-    wait: Annotated[float | None, option("Give up after this many seconds.", min=0.0)] = None,
+    wait: Annotated[float | None, option("Give up after this many seconds.", min=0.1)] = None,
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
 
@@ -87,7 +87,7 @@ def lock(
                 _announce(held)
                 status = _run_while(held, command)
         except TimeoutError:
-            note(f"{name} is held by another client")
+            note(f"{name} was not acquired in {wait:g} s: another client holds it, or no member answers")
             raise typer.Exit(EXIT_REFUSED) from None
     raise typer.Exit(status)
 

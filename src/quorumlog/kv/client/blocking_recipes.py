@@ -60,21 +60,24 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
 
         return self._thread.run(granted())
 
+    def _handle(self, lease: Lease | int) -> Lease:
+        """A lease that another client was granted is known by its id: it belongs to that one's loop."""
+        if not isinstance(lease, Lease):
+            return self._it.lease(lease)
+        return lease if lease.is_of(self._it.asking) else self._it.lease(lease.id)
+
     def revoke(self, lease: Lease | int) -> int:
         """End a lease, given as such or by id; returns how many keys were deleted with it. Raises
         LeaseNotFound, OutcomeUnknown."""
-        handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(handle.revoke())
+        return self._thread.run(self._handle(lease).revoke())
 
     def keep_alive(self, lease: Lease | int) -> int:
         """Send one keep-alive; returns the TTL in milliseconds. Raises LeaseNotFound."""
-        handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(handle.keep_alive_once())
+        return self._thread.run(self._handle(lease).keep_alive_once())
 
     def time_to_live(self, lease: Lease | int) -> tuple[int, int, list[bytes]]:
         """See `Lease.time_to_live`."""
-        handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(handle.time_to_live())
+        return self._thread.run(self._handle(lease).time_to_live())
 
     @takes_seconds
     @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, overload
 from quorumlog.errors import NO_RIGHT, LedgerError, OutcomeUnknown
 from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.values import BytesLike, Item, Unreadable, V, without_value
-from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
+from quorumlog.kv.errors import Compacted, InvalidRequest, LeaseNotFound, LockLost
 from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests import (
     MAX_TTL_MS,
@@ -64,6 +64,10 @@ class Lease:
         self.lost = asyncio.Event()
         """Set once the lease has ended or may have, or its user may no longer keep it alive."""
         self._refusal: LedgerError | None = None
+
+    def is_of(self, asking: Asking) -> bool:
+        """True if it was granted to that client, or before the process forked: it refuses calls then."""
+        return self._asking is asking or os.getpid() != self._process
 
     @classmethod
     async def grant(cls, asking: Asking, ttl_s: float, lease_id: int = 0) -> Lease:
@@ -216,12 +220,19 @@ class _Place(Generic[V]):
         self.key = b""
         self.token = 0
         """The create revision of the own key; higher for each later holder."""
+        self._is_entering = False
 
     async def _enter(self, value: bytes) -> None:
-        """Take a place, and wait until it is the first."""
-        lease = self.lease = await self._granted()
-        lease.keep_alive()
+        """Take a place, and wait until it is the first. Raises InvalidRequest."""
+        if self._is_entering or self.is_held:  # nobody would end the lease of the place before
+            raise InvalidRequest(
+                "this object holds its place already, or waits for it: release it first, or make another"
+                " object for each task"
+            )
+        self._is_entering = True
         try:
+            lease = self.lease = await self._granted()
+            lease.keep_alive()
             self.key = self._prefix + b"%016x" % lease.id
             self.token = await self._take(lease, value)
             await self._wait(lease)
@@ -229,6 +240,8 @@ class _Place(Generic[V]):
             leaving = asyncio.ensure_future(self._leave())
             await asyncio.wait({leaving}, timeout=MOST_LEAVING_S)  # it goes on, where nobody answers
             raise
+        finally:
+            self._is_entering = False
 
     async def _granted(self) -> Lease:
         while True:
@@ -266,18 +279,20 @@ class _Place(Generic[V]):
         lease.check()
 
     async def _gone(self, lease: Lease, key: bytes, first_revision: int) -> None:
-        async with self._client.watch(key, first_revision=first_revision, puts=False) as watch:
-            loop = asyncio.get_running_loop()
-            news, lost = loop.create_task(watch.batch()), loop.create_task(lease.lost.wait())
-            try:
-                await asyncio.wait({news, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if not news.done():
-                    lease.check()
-                    raise LockLost(f"the lease {lease.id} has ended while it waited")
-                news.result()
-            finally:
-                for task in (news, lost):
-                    task.cancel()
+        """Returns once that key may be gone: what a watch has missed by a compaction is read again."""
+        with suppress(Compacted):
+            async with self._client.watch(key, first_revision=first_revision, puts=False) as watch:
+                loop = asyncio.get_running_loop()
+                news, lost = loop.create_task(watch.batch()), loop.create_task(lease.lost.wait())
+                try:
+                    await asyncio.wait({news, lost}, return_when=asyncio.FIRST_COMPLETED)
+                    if not news.done():
+                        lease.check()
+                        raise LockLost(f"the lease {lease.id} has ended while it waited")
+                    news.result()
+                finally:
+                    for task in (news, lost):
+                        task.cancel()
 
     async def _leave(self) -> None:
         lease, self.lease = self.lease, None
@@ -303,7 +318,7 @@ class Lock(_Place[Any]):
     @takes_seconds
     async def acquire(self, *, timeout_ms: float | None = None) -> int:
         """Wait for it, `timeout_ms` at most; returns the token. Raises TimeoutError, LockLost if its
-        lease ends meanwhile."""
+        lease ends meanwhile, InvalidRequest if this object holds or awaits it already."""
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             await self._enter(b"")
         return self.token
@@ -332,7 +347,7 @@ class Election(_Place[V]):
 
     async def campaign(self, value: Any) -> int:
         """Returns its token once this client leads. `value`: returned by `leader` then. Raises LockLost
-        if its lease ends meanwhile."""
+        if its lease ends meanwhile, InvalidRequest if this object leads or campaigns already."""
         await self._enter(self._client.values.codec.encode(value))
         return self.token
 

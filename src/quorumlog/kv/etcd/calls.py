@@ -25,7 +25,6 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
-from quorumlog.kv.client.values import Change
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.etcd.errors import TokenEnded
@@ -119,17 +118,16 @@ class _ForwardedWatch:
         await self._watching.began()
 
     async def batch(self) -> list[Event]:
-        return [_event_of(change) for change in await self._watching.batch()]
+        return [
+            Event(_kv_of(change.item), None if change.previous is None else _kv_of(change.previous))
+            for change in await self._watching.batch()
+        ]
 
     def ask_progress(self) -> None:
         """Does nothing: progress arrives each minute."""
 
     async def close(self) -> None:
         await self._watching.close()
-
-
-def _event_of(change: Change[bytes]) -> Event:
-    return Event(_kv_of(change.item), None if change.previous is None else _kv_of(change.previous))
 
 
 def _kv_of(item: Any) -> KeyValue:
@@ -355,7 +353,6 @@ class _LocalWatch:
         self.next_revision = asked.first_revision
         self._batches: deque[tuple[list[Event], int, int]] = deque()
         """(events, size in bytes, next revision)."""
-        self._is_new = True
         self._news = asyncio.Event()
         self._failure: LedgerError | None = None
 
@@ -373,12 +370,7 @@ class _LocalWatch:
         self._news.set()
 
     async def began(self) -> None:
-        while not self._batches:
-            if self._failure is not None:
-                raise self._failure
-            self._news.clear()
-            await self._news.wait()
-        self._take()
+        await self.batch()  # says that it has begun
 
     async def batch(self) -> list[Event]:
         while not self._batches:

@@ -16,7 +16,7 @@ from aiohttp import StreamReader, web
 from google.protobuf.message import Message
 
 from quorumlog.client_guard import contain
-from quorumlog.errors import LedgerError, NotAuthenticated, Overloaded, ProtocolViolation
+from quorumlog.errors import NO_RIGHT, LedgerError, NotAuthenticated, Overloaded, ProtocolViolation
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.administration import VERSION
@@ -471,10 +471,14 @@ class _GatewayClient:
             await self._refuse(RpcError(Code.NOT_FOUND, "Not Found"))
 
     async def _health(self) -> None:
-        """Whether a majority stores changes."""
+        """Whether a majority stores changes; if this port's own user may not put the key that this asks
+        for, whether a majority confirms the leader, as in etcd."""
         health, status = {"health": "true", "reason": ""}, 200
         try:
-            await self._gateway.nobody.store.health(timeout_ms=1000 * HEALTH_TIMEOUT_S)
+            try:
+                await self._gateway.nobody.store.health(timeout_ms=1000 * HEALTH_TIMEOUT_S)
+            except NO_RIGHT:
+                await self._gateway.confirm()
         except LedgerError as error:
             health, status = {"health": "false", "reason": str(error)}, 503
         await self._tell(status, json.dumps(health))

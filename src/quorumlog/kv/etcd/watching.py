@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 
-from quorumlog.errors import LedgerError
+import msgspec
+
+from quorumlog.errors import LeaderNotReady, LedgerError
 from quorumlog.kv.errors import Compacted
 from quorumlog.kv.etcd import messages_pb2 as pb
-from quorumlog.kv.etcd.calls import Watched
+from quorumlog.kv.etcd.calls import TIMEOUT_S, Watched
 from quorumlog.kv.etcd.conversions import event_of, watch_of
 from quorumlog.kv.etcd.errors import Code, error_of, etcd_error
 from quorumlog.kv.etcd.handlers import Handlers
-from quorumlog.kv.requests import FROM_KEY, MAX_REQUEST_BYTES, Event
+from quorumlog.kv.requests import FROM_KEY, MAX_REQUEST_BYTES, Event, WatchRequest
 
 NO_WATCH = -1
 """Watch id in answers that concern no watch, or all of them."""
@@ -24,7 +26,7 @@ MOST_PENDING = 5_000
 """Most watches of a stream, and most of its requests whose answers were not read."""
 ASK_AGAIN_S = 0.1
 """Seconds between requests for progress: a watch that reads history reports none until it has caught
-up."""
+up. And between attempts to begin a watch."""
 
 Tell = Callable[[pb.WatchResponse], Awaitable[None]]
 
@@ -90,10 +92,8 @@ class WatchStream:
         watch = self._watches[number] = _Watch(number, asked)
         watch.task = self._begin(self._follow(watch))
 
-    async def _refuse(self, reason: str, revision: int | None = None) -> None:
-        if revision is None:
-            revision = await self._revision()
-        header = self._handlers.identity.header(revision)
+    async def _refuse(self, reason: str) -> None:
+        header = self._handlers.identity.header(await self._revision())
         response = pb.WatchResponse(header=header, watch_id=NO_WATCH, created=True, canceled=True)
         response.cancel_reason = reason
         await self._tell(response)
@@ -123,14 +123,12 @@ class WatchStream:
             self._moved.set()
 
     async def _follow(self, watch: _Watch) -> None:
-        asked, watched = watch.asked, None
+        asked = watch.asked
         header = self._handlers.identity.header
         try:
             try:
-                watched = watch.watched = self._handlers.calls.watch(watch_of(asked))
-                # etcd creates a watch below the compacted revision too, and then cancels it.
-                with suppress(Compacted):
-                    await watched.began()
+                wanted = watch_of(asked)
+                watched = await self._begun(watch, wanted)
             except LedgerError as refusal:
                 known = error_of(refusal)
                 await self._refuse(f"rpc error: code = {_name(known.code.name)} desc = {known.words}")
@@ -142,7 +140,13 @@ class WatchStream:
             )
             watch.told_revision = watched.next_revision - 1
             while True:
-                events = await watched.batch()
+                try:
+                    events = await watched.batch()
+                except LeaderNotReady:  # etcd's clients do not resume a watch that is cancelled
+                    left_off = msgspec.structs.replace(wanted, first_revision=watched.next_revision)
+                    await watched.close()
+                    watched = await self._begun(watch, left_off)
+                    continue
                 for response in _responses(events, asked.fragment):
                     response.header.CopyFrom(header(events[-1].kv.mod_revision))
                     response.watch_id = watch.number
@@ -166,8 +170,26 @@ class WatchStream:
             await self._tell(cancelled)
         finally:
             self._forget(watch)
-            if watched is not None:
+            if watch.watched is not None:
+                await watch.watched.close()
+
+    async def _begun(self, watch: _Watch, wanted: WatchRequest) -> Watched:
+        """Waits while this member does not know the users, as a new leader does not until it has
+        committed an entry. Raises LedgerError."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + TIMEOUT_S
+        while True:
+            watched = watch.watched = self._handlers.calls.watch(wanted)
+            try:
+                # etcd creates a watch below the compacted revision too, and then cancels it.
+                with suppress(Compacted):
+                    await watched.began()
+                return watched
+            except LeaderNotReady:
                 await watched.close()
+                if loop.time() >= until_s:
+                    raise
+            await asyncio.sleep(ASK_AGAIN_S)
 
     # ---------------------------------------------------------------- progress
 

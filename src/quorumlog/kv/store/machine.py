@@ -519,7 +519,7 @@ SLICE_CHANGES = 500
 """Looked at once."""
 
 
-def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
+def sweep(keyspace: Keyspace) -> bool:
     """A slice of the work; True if more is left. A change below the compacted revision removes the
     earlier versions of its key, and itself if it is a deletion. Values current at the revision stay."""
     engine, compacted = keyspace.engine, keyspace.compacted
@@ -530,9 +530,9 @@ def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
         CHANGES, CHANGE.pack(keyspace.swept_to, 0), CHANGE.pack(compacted + 1, 0)
     ):
         found.append((place, key))
-        if len(found) > changes:
+        if len(found) > SLICE_CHANGES:
             break
-    for place, key in found[:changes]:
+    for place, key in found[:SLICE_CHANGES]:
         revision = int(CHANGE.unpack(place)[0])
         prefix = escaped(key)
         older = engine.scan(OLDER, prefix, prefix + NUMBER.pack(revision))
@@ -543,9 +543,9 @@ def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
             if gone is not None and decode_key_value(gone).version == 0:
                 engine.delete(OLDER, older_key(key, revision))
             engine.delete(CHANGES, place)
-    if len(found) > changes:
+    if len(found) > SLICE_CHANGES:
         # Within a revision that is not done the work begins anew: what is done is gone.
-        keyspace.swept_to = int(CHANGE.unpack(found[changes][0])[0])
+        keyspace.swept_to = int(CHANGE.unpack(found[SLICE_CHANGES][0])[0])
     else:
         keyspace.swept_to = compacted
     keyspace.save_state()

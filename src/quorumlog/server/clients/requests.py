@@ -21,7 +21,7 @@ from quorumlog.node.producer_sessions import KnownProducer, ProducerConnected
 from quorumlog.node.reader_moves import MovedReader, ReaderMove
 from quorumlog.node.retention import WhyKept
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
+from quorumlog.store.log_points import LOG_ORIGIN, LogStart
 from quorumlog.wire import client_messages as wire
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee

@@ -68,6 +68,14 @@ def test_what_is_refused_is_said(kafka: Run) -> None:
     kafka("topic", "delete", "here")
 
 
+def test_the_port_of_the_log_is_told_from_that_of_kafka(cluster: KafkaCluster) -> None:
+    """Both may be in QUORUMLOG_SERVERS."""
+    words = ["kafka", "topic", "list", "--servers", cluster.cluster.servers, "--timeout", "5"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    assert "--kafka" in result.stderr
+
+
 def test_groups_are_listed_with_what_they_have_not_read(cluster: KafkaCluster, kafka: Run) -> None:
     kafka("topic", "create", "read")
     assert kafka("group", "list") == []

@@ -181,6 +181,31 @@ def test_a_gap_in_a_producer_s_sequence_is_refused() -> None:
     assert log.produce(a_batch(producer=(7, 0, 1))) == (0, 1)
 
 
+def test_a_producer_of_a_topic_that_was_created_again_is_told_to_begin_anew() -> None:
+    """Clients end at a gap in the sequence of a producer that is known; here they take another id."""
+    log, again = a_log(), bytes(16)
+    log.produce(a_batch(producer=(7, 0, 0)))
+    assert log.do(DeleteKafkaTopic(TOPIC)) == 0
+    assert log.do(CreateKafkaTopic(again, "orders", 1)) == 0
+    assert log.produce(a_batch(producer=(7, 0, 1)), topic=again) == (ErrorCode.unknown_producer_id, -1)
+    out_of_order = (ErrorCode.out_of_order_sequence_number, -1)
+    assert log.produce(a_batch(producer=(8, 0, 1)), topic=again) == out_of_order
+    assert log.produce(a_batch(producer=(7, 1, 0)), topic=again) == (0, 0)
+    assert log.produce(a_batch(producer=(7, 1, 5)), topic=again) == out_of_order
+
+
+def test_a_producer_that_made_room_for_others_is_told_to_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine_module, "MOST_PRODUCERS", 2)
+    log = a_log()
+    for producer_id in (1, 2, 3, 4, 5):
+        assert log.produce(a_batch(producer=(producer_id, 0, 0)))[0] == 0
+    codes = [log.produce(a_batch(producer=(each, 0, 1)))[0] for each in (1, 2, 3, 4, 5)]
+    out_of_order, unknown = ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id
+    assert codes == [out_of_order, unknown, unknown, 0, 0]  # of the first not even that is known
+
+
 def test_an_older_epoch_is_fenced_and_a_newer_one_begins_with_zero() -> None:
     log = a_log()
     assert log.produce(a_batch(producer=(7, 1, 0))) == (0, 0)

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from quorumlog.config import KafkaOptions
 from quorumlog.errors import (
     BodyTooLarge,
+    ConfigError,
     Forbidden,
     LeaderNotReady,
     LedgerError,
@@ -39,6 +40,7 @@ class Member:
         self.cluster_id = "c"
         self.leads_in: int | None = None
         self.leader = "n1"
+        self.addresses: dict[str, str] = {}
         self.questions: list[Callable[[Any], None]] = []
 
     def node(self) -> Any:
@@ -49,6 +51,7 @@ class Member:
             raft=SimpleNamespace(term=self.leads_in or 0, leader=leader),
             store=store,
             config=SimpleNamespace(storage=storage),
+            members=SimpleNamespace(addresses=lambda: self.addresses),
         )
 
     def ask(self, machine: str, question: bytes, timeout_ms: int, done: Any, owner: object) -> None:
@@ -83,6 +86,44 @@ def test_a_leader_answers_once_what_came_before_is_applied() -> None:
     answered((b"",))
     assert (service.leads, service.leader) == (True, 0)
     assert isinstance(service.coordinator, GroupCoordinator)
+
+
+def test_a_leader_that_was_added_later_is_found_on_its_host() -> None:
+    service, member = a_service()
+    member.addresses, member.leader = {"n7": "10.0.0.7:20911"}, "n7"
+    service.look()
+    assert (service.leader, service.nodes[7]) == (7, ("10.0.0.7", 9092))
+
+
+@pytest.mark.parametrize(
+    ("leader", "address", "given"),
+    [
+        ("n7", "10.0.0.7:20911", "n0=127.0.0.1:9092,n1=127.0.0.1:9093"),
+        ("n7", "127.0.0.1:20911", ""),  # the port of n0
+        ("m1", "10.0.0.7:20911", ""),  # the node id of n1
+        ("other", "10.0.0.7:20911", ""),
+    ],
+)
+def test_a_leader_that_clients_cannot_find_is_logged(
+    caplog: pytest.LogCaptureFixture, leader: str, address: str, given: str
+) -> None:
+    service, member = a_service()
+    service.options = KafkaOptions(SERVERS["n0"], given)
+    member.addresses, member.leader = {leader: address}, leader
+    service.look()
+    service.look()
+    assert (service.leader, sorted(service.nodes)) == (NO_NODE, [0, 1])
+    (line,) = caplog.messages
+    assert f"{leader} leads" in line
+    assert "--kafka-servers" in line
+
+
+def test_two_members_do_not_share_a_node_id() -> None:
+    machines = KafkaMachines(lambda: KafkaMachine(lambda grown: None))
+    servers = {"east1": "10.0.0.1:9092", "west1": "10.0.0.2:9092"}
+    options = KafkaOptions("10.0.0.1:9092")
+    with pytest.raises(ConfigError, match="end with the same number"):
+        KafkaService("east1", servers, options, machines, ThreadPoolExecutor(1), LeaderCalls(None))
 
 
 def test_an_answer_for_an_earlier_term_counts_for_nothing() -> None:

@@ -253,7 +253,10 @@ class KafkaAdmin:
         while len(data) < size:
             found = self._socket.recv(size - len(data))
             if not found:
-                raise ConnectionError("the server has closed the connection")
+                raise ConnectionError(
+                    "the server has closed the connection: the address must be that of --kafka, not of"
+                    " the log; if it speaks TLS, name the CA to trust"
+                )
             data += found
         return bytes(data)
 

@@ -51,7 +51,7 @@ MOST_OFFSETS = 200_000
 """Most committed offsets of all groups together."""
 MOST_PRODUCERS = 100_000
 """Most idempotent producers, counted once for each partition that they write to. Above it the one
-whose last write is oldest is forgotten; its next batch is taken as the first one."""
+whose last write is oldest is forgotten."""
 KEPT_BATCHES = 5
 """Last batches remembered of a producer and partition, to recognize repeated ones: as many as clients
 have in flight."""
@@ -337,6 +337,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 
 
 Offsets = dict[tuple[bytes, int], CommittedOffset]
+_ProducerKey = tuple[bytes, int, int]
+"""(topic id, partition, producer id)."""
 
 
 class KafkaMachine(StateMachine):
@@ -354,7 +356,10 @@ class KafkaMachine(StateMachine):
         """The indices have no batches before this position. A snapshot may be of another member, whose
         log begins later."""
         self._saves = 0
-        self._producers: OrderedDict[tuple[bytes, int, int], _Producer] = OrderedDict()
+        self._producers: OrderedDict[_ProducerKey, _Producer] = OrderedDict()
+        self._forgotten: dict[tuple[str, int, int], None] = {}
+        """(topic, partition, producer id) of dropped ones, since this member's start: an error code
+        depends on it, and no state."""
         self.topics: dict[str, KafkaTopic] = {}
         self.by_id: dict[bytes, KafkaTopic] = {}
         self.groups: dict[str, Offsets] = {}
@@ -421,8 +426,9 @@ class KafkaMachine(StateMachine):
             producer = self._producers.get(key)
             if producer is None or epoch > producer.epoch:
                 if sequence != 0:
-                    return _RESULT.pack(ErrorCode.out_of_order_sequence_number, -1)
+                    return _RESULT.pack(self._code_of_unknown(key), -1)
                 producer = _Producer(epoch, [])
+                self._forgotten.pop(self._name_of(key), None)
             elif epoch < producer.epoch:
                 return _RESULT.pack(ErrorCode.invalid_producer_epoch, -1)
             else:
@@ -439,9 +445,26 @@ class KafkaMachine(StateMachine):
             self._producers[key] = producer
             self._producers.move_to_end(key)
             if len(self._producers) > MOST_PRODUCERS:
-                self._producers.popitem(last=False)
+                self._forget(next(iter(self._producers)))
         grown.add(partition)
         return _RESULT.pack(ErrorCode.none, base)
+
+    def _name_of(self, key: _ProducerKey) -> tuple[str, int, int]:
+        topic_id, number, producer_id = key
+        return self.by_id[topic_id].name, number, producer_id
+
+    def _forget(self, key: _ProducerKey) -> None:
+        del self._producers[key]
+        self._forgotten[self._name_of(key)] = None
+        if len(self._forgotten) > MOST_PRODUCERS:
+            del self._forgotten[next(iter(self._forgotten))]
+
+    def _code_of_unknown(self, key: _ProducerKey) -> ErrorCode:
+        """For a batch that is not the producer's first. Earlier ones may be in flight: then clients send
+        it again after them. A producer that was forgotten has to begin anew, with another id."""
+        if self._name_of(key) in self._forgotten:
+            return ErrorCode.unknown_producer_id
+        return ErrorCode.out_of_order_sequence_number
 
     def _command(self, body: memoryview) -> bytes | CommandError:
         try:
@@ -486,12 +509,12 @@ class KafkaMachine(StateMachine):
         return ErrorCode.none
 
     def _delete(self, topic_id: bytes) -> ErrorCode:
-        topic = self.by_id.pop(topic_id, None)
+        topic = self.by_id.get(topic_id)
         if topic is None:
             return ErrorCode.unknown_topic_id
-        del self.topics[topic.name]
         for key in [key for key in self._producers if key[0] == topic_id]:
-            del self._producers[key]
+            self._forget(key)
+        del self.topics[topic.name], self.by_id[topic_id]
         for offsets in self.groups.values():
             for place in [place for place in offsets if place[0] == topic_id]:
                 del offsets[place]
@@ -659,6 +682,7 @@ class KafkaMachine(StateMachine):
     def clear(self) -> None:
         """A request that waits for a replaced partition is not woken; it ends by its own time-out."""
         self._producers.clear()
+        self._forgotten.clear()
         self._offsets = self._dropped_below = self._time_ms = self._last_count_ms = 0
         self._count_ms = -1
         self.topics, self.by_id, self.groups, self._had_members_ms = {}, {}, {}, {}

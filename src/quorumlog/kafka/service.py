@@ -184,10 +184,18 @@ class KafkaService:
         its threads may wait for the disk. Raises ConfigError."""
         self.member_id = member_id
         self.options = options
-        self._servers = servers
+        self._unknown = ""
+        """The leader that the log names and clients would not find, once that is logged."""
         self.machines = machines
-        self.nodes = {node_id_of(each): parse_address(at) for each, at in servers.items()}
+        self._node_ids = {each: node_id_of(each) for each in servers}
+        """By member id."""
+        self.nodes = {self._node_ids[each]: parse_address(at) for each, at in servers.items()}
         """(host, port) of each member by node id."""
+        if len(self.nodes) < len(servers):
+            raise ConfigError(
+                f"of the member ids {', '.join(sorted(servers))} two end with the same number, which is"
+                " the node id for Kafka's clients: name members like n0, n1, n2"
+            )
         self.member: NodeHandle
         self.access: Access = EVERYBODY
         """The users and rights of the port."""
@@ -245,8 +253,8 @@ class KafkaService:
             self.log_begin = self.member.node().store.begin.position
             limit_bytes = self.member.node().config.storage.append_limit_bytes
             self.most_batch_bytes = limit_bytes - HEADER_BYTES - PREFIX_BYTES
-            if raft.leader is not None and raft.leader.member_id in self._servers:
-                self.leader = node_id_of(raft.leader.member_id)
+            if raft.leader is not None:
+                self.leader = self._node_of(raft.leader.member_id)
         if self._ready_in != term:
             self._lose()
         if term is not None and not self.leads:
@@ -258,6 +266,29 @@ class KafkaService:
             self.member.ask(
                 MACHINE_NAME, b"", ASK_TIMEOUT_MS, lambda answer: self._answered(term, answer), self
             )
+
+    def _node_of(self, leader: str) -> int:
+        """Its node id; NO_NODE if clients would not find it. A member that was added after this one's
+        start is looked for at the same port on its host, unless the ports were given."""
+        if leader not in self._node_ids and not self.options.servers:
+            _, port = parse_address(self.options.listen)
+            address = self.member.node().members.addresses().get(leader)
+            digits = _digits_of(leader)
+            place = None if address is None else (parse_address(address)[0], port)
+            if place and digits and not (int(digits) in self.nodes or place in self.nodes.values()):
+                self._node_ids[leader] = int(digits)
+                self.nodes[int(digits)] = place
+        if leader in self._node_ids:
+            self._unknown = ""
+        elif leader != self._unknown:
+            self._unknown = leader
+            log.warning(
+                "%s leads, and clients of Kafka cannot find it: its address is not in --kafka-servers"
+                " of %s. Transfer leadership to another member, and restart every member with it",
+                leader,
+                self.member_id,
+            )
+        return self._node_ids.get(leader, NO_NODE)
 
     def _answered(self, term: int, answer: Answer) -> None:
         if self._asked_in != term or self.member.leads_in != term:
@@ -273,7 +304,7 @@ class KafkaService:
             lambda command, done: self.append(entry_of(command), MOST_TIMEOUT_MS, self, done),
         )
         if self.leads:
-            self.leader = node_id_of(self.member_id)
+            self.leader = self._node_ids[self.member_id]
         log.info("%s leads all partitions in term %d", self.member_id, term)
 
     def _lose(self) -> None:
@@ -373,10 +404,16 @@ class KafkaService:
 
 def node_id_of(member_id: str) -> int:
     """The number at the end of a member's id. Raises ConfigError."""
-    digits = member_id[len(member_id.rstrip("0123456789")) :]
-    if not digits or int(digits) >= 1 << 31:
+    digits = _digits_of(member_id)
+    if not digits:
         raise ConfigError(
             f"the member id {member_id!r} must end with a number, the node id for Kafka's clients: name"
             " members like n0, n1, n2"
         )
     return int(digits)
+
+
+def _digits_of(member_id: str) -> str:
+    """Empty: it ends with none, or they are no node id."""
+    digits = member_id[len(member_id.rstrip("0123456789")) :]
+    return digits if digits and len(digits) < 20 and int(digits) < 1 << 31 else ""

@@ -27,7 +27,8 @@ The codes are DLedger's numbers (docs/formats.md, response codes).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 
 class LedgerError(Exception):
@@ -404,3 +405,8 @@ class DirectoryDamaged(StoreFailure):
         self.position = position
         self.index = index
         self.stop_index = stop_index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A worker process raises it in its parent."""
+        made = partial(type(self), path=self.path, position=self.position)
+        return made, (str(self),), self.__dict__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import pkgutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import quorumlog
-from quorumlog import client, errors
+from quorumlog import broker, client, errors, kv
 
 
 def kinds_of(root: type[Exception]) -> Iterator[type[Exception]]:
@@ -30,6 +31,31 @@ def test_every_error_is_imported_from_the_package() -> None:
     for kind in kinds:
         assert kind.__name__ in quorumlog.__all__, kind
         assert getattr(quorumlog, kind.__name__) is kind
+
+
+PUBLIC_ERRORS = [
+    kind
+    for product in (quorumlog, kv, broker)
+    for kind in (getattr(product, name) for name in product.__all__)
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind is not broker.SuspendQueue
+]
+"""Which a caller may get."""
+
+
+def made(kind: type[Exception]) -> Exception:
+    if issubclass(kind, errors.DirectoryDamaged):
+        return kind("segment 0 is torn", path="n0/data", position=7, index=5)
+    if issubclass(kind, quorumlog.StreamOutcomeUnknown):
+        return kind("no answer", quorumlog.StreamProgress(1, 2, 3))
+    return kind("no answer")
+
+
+@pytest.mark.parametrize("kind", PUBLIC_ERRORS)
+def test_an_error_of_a_worker_process_arrives_in_its_parent(kind: type[Exception]) -> None:
+    error = made(kind)
+    copied = pickle.loads(pickle.dumps(error))
+    assert type(copied) is kind
+    assert (str(copied), vars(copied)) == (str(error), vars(error))
 
 
 @pytest.mark.processes

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quorumlog import ConfigError, LocalCluster, Refused, connect, connect_async
+from quorumlog import ConfigError, LocalCluster, Refused, connect, connect_async, kv
 from quorumlog.errors import BadRequest, LeaderNotReady, TransferFailed
 
 
@@ -24,6 +26,7 @@ from quorumlog.errors import BadRequest, LeaderNotReady, TransferFailed
         ("127.0.0.1:1", {"group": None}, "group must be the name"),
         ("127.0.0.1:1", {"group": 5}, "group must be the name"),
         ("127.0.0.1:1", {"group": ""}, "group '' must have 1 to 255 bytes"),
+        ("127.0.0.1:1", {"group": "\ud800"}, "group .* has no form in UTF-8"),
         ("127.0.0.1:1", {"on_leader_change": 5}, "on_leader_change must be a function"),
         ("127.0.0.1:1", {"on_reconnect": "f"}, "on_reconnect must be a function"),
         ("http://127.0.0.1:1", {}, "'http://127.0.0.1:1' is not an address; write host:port"),
@@ -59,6 +62,11 @@ def test_what_no_request_can_be_made_of() -> None:
             log.append_batch(None)  # type: ignore[arg-type]
         with pytest.raises(BadRequest, match="index must fit in 64 bits"):
             log.get(10**30)
+        with pytest.raises(BadRequest, match="the index after it must fit in 64 bits"):
+            log.get(2**63 - 1)
+        for machine in (None, 0, b"", b"counter"):
+            with pytest.raises(BadRequest, match="machine must be the name of a state machine"):
+                log.append(b"body", machine=machine)  # type: ignore[arg-type]
         with pytest.raises(BadRequest, match="to must be the id of a member"):
             log.transfer(None)  # type: ignore[arg-type]
         with pytest.raises(BadRequest, match="limit must be a whole number, not '1'"):
@@ -199,6 +207,22 @@ def test_names_that_are_more_than_text_are_text(cluster: LocalCluster) -> None:
         log.append(b"one")
         with pytest.raises(TransferFailed):
             log.transfer(np.str_("n0"))
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_client_that_is_sent_to_another_process_says_what_to_do(copied: Callable[[Any], Any]) -> None:
+    with connect("127.0.0.1:1") as log, kv.connect("127.0.0.1:1") as store:
+        for client in (log, store, log.read(0), log.append_stream([])):
+            with pytest.raises(TypeError, match=r"cannot be pickled or copied.* connect there"):
+                copied(client)
+
+
+def test_what_is_true_or_false_need_be_no_bool(cluster: LocalCluster) -> None:
+    """Else the member would end the connection, and others' appends on it with an unknown outcome."""
+    with connect(cluster.servers) as log:
+        log.append(b"one")
+        (batch,) = log.read_batches(0, heads=np.True_)
+        assert batch.count == log.end_index() + 1
 
 
 def test_a_text_that_no_message_can_carry_is_refused(cluster: LocalCluster) -> None:

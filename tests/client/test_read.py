@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from quorumlog import MemberStatusRow, leader_of
+from quorumlog import LocalCluster, MemberStatusRow, connect, connect_async, leader_of
 from quorumlog.batch import EntryBatch
 from quorumlog.client import AsyncLedgerClient, LedgerClient
+from quorumlog.client.reading import AsyncResults
 from quorumlog.entry import Entry
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, RangeDamaged, Unreachable
@@ -671,3 +673,42 @@ def test_results_are_for_one_task_at_a_time(group: FakeGroup) -> None:
                 await reader
 
     asyncio.run(main())
+
+
+def kinds(log: AsyncLedgerClient) -> dict[str, AsyncResults[Any]]:
+    return {
+        "read": log.read(0),
+        "read with times": log.read(0, with_time=True),
+        "read_batches": log.read_batches(0, batch_bytes=100),
+        "tail": log.tail(0, timeout_ms=0),
+    }
+
+
+@pytest.mark.parametrize("kind", ["read", "read with times", "read_batches", "tail"])
+def test_an_iteration_goes_on_after_its_task_was_cancelled(kind: str) -> None:
+    """As by a time-out of `asyncio.wait_for`: it must not look like the end of the log."""
+
+    async def bodies(servers: str) -> list[bytes]:
+        found: list[bytes] = []
+        async with connect_async(servers) as log:
+            results, turns = kinds(log)[kind], 0
+            while True:
+                turns = (turns + 1) % 7  # each time cancelled a little later
+                waits = asyncio.ensure_future(anext(results))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                waits.cancel()
+                try:
+                    result = await waits
+                except asyncio.CancelledError:
+                    continue
+                except StopAsyncIteration:
+                    return found
+                found += result.bodies() if isinstance(result, EntryBatch) else [result.body]
+
+    expected = [b"%d" % number for number in range(100)]
+    with LocalCluster(members=1, store="memory", time_marks=False) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch(expected)
+        found = asyncio.run(bodies(cluster.servers))
+    assert [body for body in found if body] == expected

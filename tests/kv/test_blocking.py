@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -45,6 +47,33 @@ def test_close_of_another_thread_ends_a_watch_that_is_iterated(stores: LocalStor
         thread.join(WAIT_S)
         assert not thread.is_alive()
         assert isinstance(found[0], Unreachable), found
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("held", ["kv.lock('held', ttl_s=3)", "kv.leadership('led', 'me', ttl_s=3)"])
+def test_a_program_that_ends_with_a_lock_ends(held: str) -> None:
+    """The interpreter leaves the `with` block while the client's thread no longer runs."""
+    with LocalStores(1) as stores:  # of its own: the lock's lease goes on for its TTL
+        program = f"""if True:
+            import contextlib
+            from quorumlog.kv import connect
+            kv = connect({stores.servers!r})
+            stack = contextlib.ExitStack()
+            stack.enter_context({held})
+            print("held")
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True
+        )
+    assert done.stdout == "held\n"
+
+
+def test_a_read_is_stale_by_anything_that_is_true(kv: KeyValueClient) -> None:
+    kv.put("stale", b"1")
+    for stale in (None, 0, 1, "yes"):
+        found = kv.get("stale", stale=stale)  # type: ignore[arg-type]
+        assert found is not None
+        assert found.value == b"1"
 
 
 def test_threads_share_a_watch(kv: KeyValueClient) -> None:

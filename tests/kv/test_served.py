@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -562,6 +563,22 @@ def test_an_embedded_member_with_rocksdb_goes_on_where_it_was(tmp_path: Path) ->
             kv[f"turn {turn}"] = turn
     with pytest.raises(ConfigError, match="engine"):
         KeyValueStore(config, listen=f"127.0.0.1:{listen}", engine="sqlite")
+
+
+@pytest.mark.processes
+def test_an_embedded_member_that_could_not_listen_starts_once_it_can(tmp_path: Path) -> None:
+    from quorumlog.config import GroupConfig, MemberAddress
+
+    port, listen = free_ports(2)
+    config = GroupConfig("n0", (MemberAddress("n0", "127.0.0.1", port),), str(tmp_path / "n0"))
+    store = KeyValueStore(config, listen=f"127.0.0.1:{listen}")
+    with socket.create_server(("127.0.0.1", listen)), pytest.raises(ConfigError, match="listen"):
+        store.start()
+    for _ in range(2):
+        with store, store.client() as kv:
+            with pytest.raises(ConfigError, match="this store runs already"):
+                store.start()
+            kv["a"] = "1"
 
 
 @pytest.mark.processes

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import uvloop
 
-from quorumlog import ConfigError, GroupConfig, LedgerServer, LocalCluster, MemberAddress, connect_async
+from quorumlog import (
+    ConfigError,
+    GroupConfig,
+    LedgerServer,
+    LocalCluster,
+    MemberAddress,
+    connect,
+    connect_async,
+)
 from quorumlog.server.free_ports import free_ports
 from tests.server.test_cluster import SMALL
 
@@ -100,6 +108,26 @@ def test_a_server_that_cannot_start_gives_the_loop_back(tmp_path: Path) -> None:
             assert asyncio.get_running_loop().get_exception_handler() == before
 
     asyncio.run(main())
+
+
+def test_what_runs_already_is_not_started_again(tmp_path: Path) -> None:
+    """Else it would lose its directory's lock, or its members, and could not be stopped any more."""
+
+    async def main() -> None:
+        config = config_of(tmp_path)
+        server = LedgerServer([config])
+        for _ in range(2):
+            async with server, connect_async(server.address) as log:
+                with pytest.raises(ConfigError, match="this server runs already"):
+                    await server.start()
+                await log.append(b"a")
+
+    asyncio.run(main())
+    with LocalCluster(1, store="memory") as cluster:
+        with pytest.raises(ConfigError, match="n0 run already"):
+            cluster.start()
+        with connect(cluster.servers) as log:
+            log.append(b"a")
 
 
 def test_a_group_that_is_not_in_a_list_says_so(tmp_path: Path) -> None:

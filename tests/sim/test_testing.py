@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorumlog import LocalCluster, connect, testing
-from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown
 from quorumlog.testing import SimulatedLog
 
 # As the plugin gives them; that it does is shown below, in a pytest of its own: here the module is
@@ -98,3 +99,9 @@ def test_what_was_acknowledged_is_read_whoever_leads_by_then(seed: int) -> None:
         acknowledged += 1
         log.run_for(150)
     assert acknowledged > 15
+
+
+@pytest.mark.parametrize(("bodies", "said"), [((), "at least one body"), (("a",), "str"), ((5,), "int")])
+def test_what_no_client_would_append_is_refused(bodies: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        SimulatedLog(1, faults=()).append(*bodies)

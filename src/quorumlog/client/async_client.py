@@ -236,7 +236,9 @@ class AsyncLedgerClient:
         if expected_last is not None or sequence is not None:
             return await self._append_one(body, timeout_ms, expected_last, sequence, machine)
         allowed_ms = sender.timeout_ms if timeout_ms is None else sender.timeout_ms_of(timeout_ms)
-        waiter, joined = sender.batcher.add(body, allowed_ms, machine and checked_machine(machine))
+        if machine != "":
+            machine = checked_machine(machine)
+        waiter, joined = sender.batcher.add(body, allowed_ms, machine)
         try:
             outcome = await waiter
         except CancelledError:

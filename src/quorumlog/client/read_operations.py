@@ -58,7 +58,8 @@ class ReadOperations:
 
     async def get(self, index: int, choice: ReadChoice) -> Entry:
         index = _index(index)
-        plan = self._plan(index, index + 1, choice, batch_bytes=GET_LIMIT_BYTES)
+        stop_index = whole("the index after it", index + 1)
+        plan = self._plan(index, stop_index, choice, batch_bytes=GET_LIMIT_BYTES)
         while True:
             (request,) = plan.wanted()
             await self._sender.call(request)
@@ -202,7 +203,7 @@ class ReadOperations:
             choice,
             wait_ms=LAGGING_MEMBER_WAIT_MS if may_lag else 0,
             entries_hint=entries_hint,
-            heads=heads,
+            heads=bool(heads),  # whatever is true or false: a message carries a bool only
             **{name: positive(name, size) for name, size in sizes.items()},
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypedDict, TypeVar
 
@@ -136,7 +137,7 @@ T = TypeVar("T")
 class AsyncResults(AsyncIterator[T]):
     """The results of a read, one by one: iterate with `async for`. A caller that breaks off should close
     it, with `async with` or `contextlib.aclosing`; a task that waits for the next result then finds the
-    end."""
+    end. If a waiting task is cancelled, as by a time-out, the iteration can go on: nothing is lost."""
 
     def __init__(self, reading: Reading[T], described: str) -> None:
         self._reading = reading
@@ -144,12 +145,18 @@ class AsyncResults(AsyncIterator[T]):
         self._results = self._all()
 
     async def _all(self) -> AsyncGenerator[T]:
+        goes_on = False
         try:
             while (part := await self._reading.next_part()) is not None:
                 for result in part:
                     yield result
+        except asyncio.CancelledError:
+            # This generator is over, as if the log were at its end; the reading is where it was.
+            self._results, goes_on = self._all(), True
+            raise
         finally:
-            self._reading.stop()
+            if not goes_on:
+                self._reading.stop()
 
     @property
     def freshness(self) -> Freshness | None:
@@ -162,8 +169,9 @@ class AsyncResults(AsyncIterator[T]):
     def __aiter__(self) -> AsyncIterator[T]:
         return self._results
 
-    def __anext__(self) -> Awaitable[T]:
-        return anext(self._results)
+    async def __anext__(self) -> T:
+        # A task that is cancelled before its first step has not touched the generator.
+        return await anext(self._results)
 
     async def aclose(self) -> None:
         """Ask for nothing more. May be called twice, and while another task waits."""

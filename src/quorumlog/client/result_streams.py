@@ -64,6 +64,7 @@ class Reading(Generic[T]):
             if head is None:
                 break
             self.sender.submit(new)
+            head.is_kept = True  # a caller that is cancelled meanwhile may ask for the next part again
             await self.sender.wait(head)
             if self._is_over():
                 break
@@ -161,6 +162,8 @@ class TimedReading(Reading[T]):
         self._times_from = times_from
         self._times = AppendTimes(-1)
         self._is_begun = False
+        self._untimed: EntryBatch | None = None
+        """Taken, while the times are asked for."""
 
     @property
     def end_source(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
@@ -170,13 +173,16 @@ class TimedReading(Reading[T]):
         self._batches.stop()
 
     async def next_part(self) -> Iterable[T] | None:
-        part = None if self._left == 0 else await self._batches.next_part()
-        if part is None:
-            return None
-        (batch,) = part
+        if self._untimed is None:
+            part = None if self._left == 0 else await self._batches.next_part()
+            if part is None:
+                return None
+            (self._untimed,) = part
+        batch = self._untimed
         if not self._is_begun:
             self._times = await self._times_from(batch.first_index)
             self._is_begun = True
+        self._untimed = None
         return self._limited(self._part_of(batch))
 
 

@@ -77,7 +77,11 @@ def within(place: str | None) -> Iterator[None]:
 
 def check_name(name: str, value: str) -> None:
     """Of a group or a member; raises ConfigError."""
-    if not 1 <= len(value.encode(errors="surrogatepass")) <= MAX_NAME_BYTES:
+    try:
+        size_bytes = len(value.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name} {value!r} has no form in UTF-8; choose another") from None
+    if not 1 <= size_bytes <= MAX_NAME_BYTES:
         raise ConfigError(f"{name} {value!r} must have 1 to {MAX_NAME_BYTES} bytes; choose another")
 
 

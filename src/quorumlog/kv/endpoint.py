@@ -464,12 +464,16 @@ class KeyValueStore:
         self._endpoint = endpoint_of(config, listen, engine, options)
         self._servers = servers or listen
         self._server = LedgerServer([config], endpoints=[self._endpoint])
-        self._loop = uvloop.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
+        """That of the present start, or the last."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Returns once it listens; raises ConfigError, StoreFailure or OSError."""
-        assert self._thread is None, "it runs already"
+        """Returns once it listens; raises ConfigError, StoreFailure or OSError. May be repeated once it
+        has failed."""
+        if self._thread is not None:
+            raise ConfigError("this store runs already: start() once, or use it in `with`")
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="quorumlog-kv", daemon=True)
         self._thread.start()
         starting = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop)

@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 from quorumlog.errors import BadRequest
 
@@ -169,7 +169,8 @@ class LoopThread:
         self._hand_over(_Call(work))
 
     def _hand_over(self, call: _Call[Any]) -> None:
-        if self.is_closed or (self._thread is None and not self._start()):
+        # While the interpreter ends no daemon thread runs any more: nobody would ever answer.
+        if self.is_closed or sys.is_finalizing() or (self._thread is None and not self._start()):
             call.refuse(self._closed())
             return
         self._waiting.append(call)
@@ -351,6 +352,14 @@ class Shell(Generic[A]):
         self._thread = thread
         self._made = made
         self._generation = thread.generation
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} cannot be pickled or copied: it has a thread and connections; where another"
+            " process needs one, as in a worker of a pool or a function that Spark sends to its tasks,"
+            " connect there"
+        )
 
     @property
     def _it(self) -> A:

@@ -297,6 +297,8 @@ class LedgerServer:
 
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
+        if self._drivers:
+            raise ConfigError("this server runs already: start() once, or use it in `async with`")
         loop = self.loop = asyncio.get_running_loop()
         self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)

@@ -180,7 +180,9 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start every member and wait for a leader. Raises the error of a member that does not start,
-        and LeaderNotReady after 30 s."""
+        LeaderNotReady after 30 s, and ConfigError if a member runs already."""
+        if self._running:
+            raise ConfigError(f"{', '.join(self._running)} run already: start() once, or use `with`")
         self._is_started = True
         try:
             started = [self._start(m.member_id) for m in self.members]

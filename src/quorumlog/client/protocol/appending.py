@@ -226,6 +226,10 @@ class StreamOutcomeUnknown(OutcomeUnknown):
         super().__init__(message)
         self.progress = progress
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A worker process raises it in its parent."""
+        return type(self), (str(self), self.progress), self.__dict__
+
 
 class BatchGatherer:
     """Gathers single bodies until a batch is full, by records or by bytes."""

@@ -211,7 +211,7 @@ class AsyncKeyValueClient(Generic[V]):
     async def _question(
         self, question: Question, answer: type[Any], stale: bool = False
     ) -> tuple[int, Any]:
-        request = QuestionRequest(question=encoded(question), here=stale)
+        request = QuestionRequest(question=encoded(question), here=bool(stale))
         return await self.asking.call(request, answer, target=ANY_MEMBER if stale else LEADER)
 
     # ---------------------------------------------------------------- reading

@@ -210,3 +210,8 @@ def test_a_staging_group_that_is_configured_itself_is_as_it_says() -> None:
     own = replace(config, group="default.staging", data_dir="/elsewhere", staging=False)
     assert with_staging([config, own]) == (config, own)
     assert with_staging([replace(config, staging=False)]) == (replace(config, staging=False),)
+
+
+def test_a_period_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="auto_compaction_s must be at least 0, not nan"):
+        KvOptions(auto_compaction_s=float("nan"))

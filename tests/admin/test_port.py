@@ -221,6 +221,28 @@ def test_the_metrics_of_a_member(cluster: LocalCluster) -> None:
     assert found["process_open_fds"]
 
 
+def test_a_voter_that_is_connected_and_does_not_answer_its_leader_is_not_reachable(
+    cluster: LocalCluster,
+) -> None:
+    leader = cluster.leader()
+    silent = next(each.member_id for each in cluster.members if each.member_id != leader)
+    ends = threading.Event()
+    loop = cluster.server(silent).loop
+    assert loop is not None
+    with looked_at(cluster, leader) as port:
+
+        def reachable(count: int) -> bool:
+            return scraped(port)["quorumlog_server_voters_reachable"]["default",] == count
+
+        eventually(lambda: reachable(3), what="every voter")
+        loop.call_soon_threadsafe(ends.wait, 60)
+        try:
+            eventually(lambda: reachable(2), what="a voter less")
+        finally:
+            ends.set()
+        eventually(lambda: reachable(3), what="every voter again")
+
+
 def test_the_page_is_one_document_that_moves_and_asks_nobody_else(cluster: LocalCluster) -> None:
     with connect(cluster.servers) as log:
         log.reader("billing").commit(0)

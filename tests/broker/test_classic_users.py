@@ -137,6 +137,16 @@ def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
             assert [each.name for each in admin.users().users] == ["alice"]
 
 
+def test_users_are_changed_while_another_broker_of_the_list_is_down(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUMLOG_NEW_PASSWORD", "sesame")
+    with BrokerProcess(tmp_path / "a") as broker:
+        servers = f"127.0.0.1:{free_ports(1)[0]},{broker.address}"
+        added = cli("user", "add", "alice", "--role", "admin", "--servers", servers)
+        assert added.output == "alice is a user\n"
+
+
 def test_a_switch_by_force_opens_no_broker_while_one_that_refuses_all_alike_has_users(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,6 +288,19 @@ def test_sighup_without_a_file_changes_nothing(
 
 
 @pytest.mark.processes
+def test_sighup_does_not_end_a_classic_broker_without_a_file(
+    start: Start, cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    process = start(
+        "broker", "serve", "--dir", tmp_path / "b", "--topics", "t:1", "--bind", free_address
+    )
+    first_line(process)
+    process.send_signal(signal.SIGHUP)
+    lines_until(process, "nothing to reload: there is no --config file")
+    assert cli("broker", "send", "--servers", free_address, "--topic", "t", "on").exit_code == 0
+
+
+@pytest.mark.processes
 def test_a_toml_file_serves_several_groups(
     start: Start, cli: Cli, free_address: str, tmp_path: Path
 ) -> None:

@@ -144,6 +144,25 @@ def test_a_member_outlives_sighup_while_it_loads_and_reads_its_file_once_it_list
 
 
 @pytest.mark.processes
+def test_a_classic_broker_outlives_sighup_while_it_loads_and_reads_its_file_once_it_listens(
+    free_address: str, cli: Cli, tmp_path: Path
+) -> None:
+    at = ("broker", "serve", "--dir", tmp_path / "store", "--topics", "t:1", "--bind", free_address)
+    process = Popen(
+        [sys.executable, "-c", SENDS, "uvloop", str(int(signal.SIGHUP)), *at],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert any("nothing to reload" in line for line in process.stderr)
+        assert cli("broker", "send", "--servers", free_address, "--topic", "t", "on").exit_code == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.processes
 def test_an_interrupt_of_a_running_command_closes_what_is_open(
     start: Callable[..., Popen[bytes]], free_address: str
 ) -> None:

@@ -37,6 +37,7 @@ def test_from_the_first_user_to_a_right_that_is_taken(
         first = ("user", "add", "alice", "--role", "admin", "--new-password-file", str(alice))
         said(*first)
         assert "the connection named none" in said("append", str(lines), fails=1)
+        assert "problems are shown to users only" in said("status", "--check", fails=1)
         monkeypatch.setenv("QUORUMLOG_USER", "alice")
         assert "user alice has no password" in said("append", str(lines), fails=2)
         monkeypatch.setenv("QUORUMLOG_PASSWORD", "wrong")

@@ -75,7 +75,9 @@ def test_reload_answers_what_has_changed_and_what_needs_a_restart(
     assert ("needs a restart", "bind") in told
     assert any(outcome == "changed" and "linger_ms 0 -> 7" in text for outcome, text in told)
     config.write_text("nonsense")
-    (row,) = objects(cli("reload", "--servers", free_address, "--json").stdout)
+    result = cli("reload", "--servers", free_address, "--json")
+    (row,) = objects(result.stdout)
+    assert (row["outcome"], result.exit_code) == ("refused", 1)
     assert row["text"].startswith("nothing is reloaded: ")
     process.terminate()
     _, said = process.communicate(timeout=30)
@@ -113,3 +115,12 @@ def test_a_server_that_does_not_answer_fails_the_reload(cli: Cli, free_address: 
     assert result.exit_code == 1
     told = {(row["member"], row["outcome"]) for row in objects(result.stdout)}
     assert told == {("n0", "changed"), (free_address, "failed")}
+
+
+def test_reload_asks_the_listed_servers_and_no_others(cli: Cli) -> None:
+    with LocalCluster(3, storage=STORAGE) as cluster:
+        with connect(cluster.servers) as log:
+            log.append(b"so that every member is known to every client")
+        first = cluster.servers.split(",")[0]
+        rows = objects(cli("reload", "--servers", first, "--json").stdout)
+    assert len(rows) == 1

@@ -52,7 +52,8 @@ _OF_GROUP = {
     "quorumlog_server_term": gauge("Raft term"),
     "quorumlog_server_voters": gauge("voters of the group"),
     "quorumlog_server_voters_reachable": gauge(
-        "voters that this member is connected to, itself included"
+        "voters that this member is connected to, itself included; leader: and that have answered"
+        " it in the last five seconds"
     ),
     "quorumlog_server_quorum": gauge("voters needed to commit"),
     "quorumlog_server_producers": gauge("producer sessions that the log remembers"),

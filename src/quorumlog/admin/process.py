@@ -27,6 +27,7 @@ HOLDS = {Hold.NONE: "", Hold.READER: "held", Hold.ARCHIVE: "archive"}
 MOST_SHOWN = 20
 KEPT_EVERY_S = 10.0
 LAG_EVERY_S = 5.0
+SILENT_MS = 5000.0
 
 
 class UsersOfProcess(Protocol):
@@ -204,10 +205,17 @@ def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
         yield Sample("quorumlog_snapshot_save_duration_seconds", taken, (name,))
     yield Sample("quorumlog_server_voters", max(0, status.voters))
     yield Sample("quorumlog_server_quorum", status.quorum_size)
-    reachable = sum(each.is_voter and each.reachable for each in status.members)
+    reachable = sum(each.is_voter and _is_reachable(each, status) for each in status.members)
     yield Sample("quorumlog_server_voters_reachable", reachable)
     yield Sample("quorumlog_server_producers", max(0, status.producers))
     yield from _peer_samples(driver, status)
+
+
+def _is_reachable(member: MemberInfo, status: StatusResponse) -> bool:
+    """The kernel keeps connections of a process that is stopped: a leader knows who answers."""
+    if status.role != "leader" or member.id == status.id:
+        return member.reachable
+    return member.reachable and 0 <= member.answered_ms_ago < SILENT_MS
 
 
 def _peer_samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:

@@ -230,8 +230,7 @@ class BrokerServer:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        if self._tls is not None or self._limits is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        loop.add_signal_handler(signal.SIGHUP, self.hung_up)
         await self.start()
         try:
             ready()
@@ -266,10 +265,15 @@ class BrokerServer:
             self.failover.start(self._store_failed)
         self.port.tick()
 
-    def _hung_up(self) -> None:
+    def hung_up(self) -> None:
+        """Called on SIGHUP, which ends no broker, whether or not it has files to read again."""
         if self._tls is not None:
             self._tls.reload()
         if self._limits is None:
+            if self._tls is None:
+                log.warning(
+                    "SIGHUP: nothing to reload: there is no --config file", extra={"event": "reload"}
+                )
             return
         try:
             self.users.access.quotas.reload(self._limits())

@@ -32,7 +32,7 @@ def watch_signals() -> None:
     # The first process of a container gets no signal without a handler: it would wait for SIGKILL.
     if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
         _signal.signal(_signal.SIGTERM, _interrupted)
-    if sys.argv[1:2] == ["serve"] and _signal.getsignal(_signal.SIGHUP) == _signal.SIG_DFL:
+    if "serve" in sys.argv[1:3] and _signal.getsignal(_signal.SIGHUP) == _signal.SIG_DFL:
         _signal.signal(_signal.SIGHUP, _note_hang_up)
 
 

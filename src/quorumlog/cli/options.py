@@ -34,6 +34,7 @@ from quorumlog.errors import ConfigError, the_extra
 if TYPE_CHECKING:
     from quorumlog.broker import BrokerAdmin, BrokerClient
     from quorumlog.client import LedgerClient
+    from quorumlog.client.status_rows import MemberStatusRow
     from quorumlog.kafka.admin import KafkaAdmin
     from quorumlog.kv import KeyValueClient
     from quorumlog.net.credentials import ClientUser
@@ -178,11 +179,15 @@ class UsersServers(LogServers):
 
         found: LedgerClient | BrokerAdmin
         with ExitStack() as stack:
+            found = stack.enter_context(self.client())
             try:
-                found = stack.enter_context(self.connected())
+                problems = [row.problem for row in refuse_dead_servers(found, self.timeout)]
             except WrongPort as error:
-                if NO_LOG_BESIDE not in str(error):
+                problems = [str(error)]
+                if NO_LOG_BESIDE not in problems[0]:
                     raise
+            # One says it for all: others may be down.
+            if any(NO_LOG_BESIDE in each for each in problems):
                 admin = BrokerAdmin(",".join(self.addresses), timeout_ms=self.timeout_ms)
                 found = stack.enter_context(admin)
             yield found
@@ -670,9 +675,11 @@ _WILL_NOT_MEND = (
 """Of a name: what the resolver says of one that does not exist. A failure of the resolver may pass."""
 
 
-def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
-    """Raises Unreachable, with the reason of each address, if none of them accepts connections or its
-    name does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
+def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> list[MemberStatusRow]:
+    """Returns what each server has answered.
+
+    Raises Unreachable, with the reason of each address, if none of them accepts connections or its name
+    does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
 
     Other failures may pass: a server that is silent, or one without a leader. Then the operation itself
     keeps trying. Only before a command has had its first answer.
@@ -686,7 +693,7 @@ def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
         rows = log.status(timeout_ms=timeout_ms_of(max(left_s, ASK_AGAIN_S)))
         reasons = {row.address: row.problem.removeprefix(f"{row.address}: ") for row in rows}
         if any(row.reachable for row in rows) or not set(reasons.values()) <= set(_WILL_NOT_MEND):
-            return
+            return rows
         if left_s <= 0:
             tried = ", ".join(f"{address} ({reason})" for address, reason in reasons.items())
             waited = f"gave up after {allowed_s:.1f} s"

@@ -632,9 +632,9 @@ class AsyncLedgerClient:
         return requests
 
     async def reload(self, *, timeout_ms: int | None = None) -> dict[str, ReloadResponse | LedgerError]:
-        """Make the listed servers read configuration and certificates again, as SIGHUP does; returns
-        the answer of each, by address."""
-        requests = await self._ask_each(self.known_servers, ReloadRequest(), timeout_ms)
+        """Make the given and added servers read configuration and certificates again, as SIGHUP does,
+        and no other members; returns the answer of each, by address."""
+        requests = await self._ask_each(self._protocol.view.servers, ReloadRequest(), timeout_ms)
         return {
             address: each.error or response_of(each, ReloadResponse)
             for address, each in requests.items()

@@ -646,8 +646,8 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         return self._thread.run(self._it.status(timeout_ms=timeout_ms, events=events))
 
     def reload(self, *, timeout_ms: int | None = None) -> dict[str, ReloadResponse | LedgerError]:
-        """Make the listed servers read configuration and certificates again, as SIGHUP does; returns
-        the answer of each, by address."""
+        """Make the given and added servers read configuration and certificates again, as SIGHUP does,
+        and no other members; returns the answer of each, by address."""
         return self._thread.run(self._it.reload(timeout_ms=timeout_ms))
 
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:

@@ -100,7 +100,7 @@ class KvOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("quota_mib", 1), ("auto_compaction_s", 0), ("max_watches", 1)):
-            if getattr(self, name) < least:
+            if not getattr(self, name) >= least:  # NaN is neither
                 raise ConfigError(f"[kv] {name} must be at least {least}, not {getattr(self, name)}")
 
 

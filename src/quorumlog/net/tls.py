@@ -338,6 +338,11 @@ class Tls:
         return f"TLS: read {self.options.cert} again; {until}"
 
     @property
+    def refused(self) -> str:
+        """Why the files' present content is not used; empty: it is."""
+        return self._problem
+
+    @property
     def expires_s(self) -> float:
         """End of this process's certificate, in seconds since 1970."""
         return ssl.cert_time_to_seconds(self._own["notAfter"])

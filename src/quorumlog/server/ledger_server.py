@@ -247,15 +247,25 @@ class LedgerServer:
     def hung_up(self) -> ReloadResponse:
         """Called on SIGHUP; a subclass with a configuration file reloads it."""
         if self._tls is not None:
-            return self._reloaded([self._tls.reload()])
+            return self._reloaded(*self._reload_tls())
         _log_reload("SIGHUP: nothing to reload")
         return self._reloaded(["nothing to reload"])
 
-    def _reloaded(self, changed: Sequence[str], needs_restart: Sequence[str] = ()) -> ReloadResponse:
+    def _reload_tls(self) -> tuple[list[str], list[str]]:
+        """Returns what has changed, and what is refused."""
+        if self._tls is None:
+            return [], []
+        outcome = self._tls.reload()
+        return ([], [outcome]) if self._tls.refused else ([outcome], [])
+
+    def _reloaded(
+        self, changed: Sequence[str], refused: Sequence[str] = (), needs_restart: Sequence[str] = ()
+    ) -> ReloadResponse:
         return ReloadResponse(
             member_id=self.groups[0].member_id,
             changed=tuple(changed),
             needs_restart=tuple(needs_restart),
+            refused=tuple(refused),
         )
 
     def reload(self, groups: Sequence[GroupConfig]) -> ReloadResponse:
@@ -279,7 +289,7 @@ class LedgerServer:
             if result.needs_restart:
                 _log_reload(f"{name}: needs a restart to change: {', '.join(result.needs_restart)}")
             needs_restart += [f"group {group}: {each}" for each in result.needs_restart]
-        return self._reloaded(changed, needs_restart)
+        return self._reloaded(changed, needs_restart=needs_restart)
 
     def set_limits(self, limits: LimitOptions) -> list[str]:
         """Apply limits, also to open connections. Returns `limit old -> new` for each changed one."""

@@ -380,6 +380,8 @@ class ReloadResponse(ClientMessage, frozen=True, kw_only=True, tag=97):
     member_id: Text
     changed: tuple[Text, ...] = ()
     needs_restart: tuple[Text, ...] = ()
+    refused: tuple[Text, ...] = ()
+    """Files with a mistake, of which nothing is used."""
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import (
     DEFAULT_BROKER,
     AdminAddress,
@@ -477,6 +478,8 @@ def serve(
             f"{alone(config.in_sync_replicas) if is_elected else ''}"
         )
         say_ready()
+        if hung_up_before():
+            server.hung_up()
 
     raise_descriptor_limit()
     try:

@@ -291,7 +291,7 @@ def reload(at: LogServers) -> None:
         rows,
         if_none="no member was asked",
     )
-    if any(isinstance(each, LedgerError) for each in answers.values()):
+    if any(isinstance(each, LedgerError) or each.refused for each in answers.values()):
         raise typer.Exit(EXIT_REFUSED)
 
 
@@ -300,6 +300,7 @@ def _sentences_of(answer: ReloadResponse | LedgerError) -> list[tuple[str, str]]
         return [("failed", str(answer))]
     sentences = [("changed", each) for each in answer.changed]
     sentences += [("needs a restart", each) for each in answer.needs_restart]
+    sentences += [("refused", each) for each in answer.refused]
     return sentences or [("unchanged", "nothing has changed")]
 
 

@@ -50,10 +50,15 @@ def health_of(rows: list[MemberStatusRow]) -> Health:
     if leader_of(rows) is None:
         return Health.NO_QUORUM
     for row in rows:
-        shown = row.problems or row.waits_for or row.unready
+        shown = row.problems or row.waits_for or row.unready or _is_hidden(row)
         if row.role not in _VOTERS or shown or row.damaged_entries > 0:
             return Health.DEGRADED
     return Health.WHOLE
+
+
+def _is_hidden(row: MemberStatusRow) -> bool:
+    """A member with users tells its release and problems to users only."""
+    return row.reachable and bool(row.users) and row.users != "off" and not row.version
 
 
 def shown(row: MemberStatusRow, key: str) -> Any:
@@ -149,6 +154,8 @@ def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
             yield Text(
                 text if is_named else f"{name}: {text}", style="yellow" if row.reachable else "red"
             )
+    if any(_is_hidden(row) for row in rows):
+        yield Text("problems are shown to users only: name one (--user and --password-file)", "yellow")
     leader = leader_of(rows)
     members = () if leader is None else leader.members
     yield from (

@@ -122,20 +122,22 @@ class ServingMember(LedgerServer):
         self._command_line = command_line
 
     def hung_up(self) -> ReloadResponse:
-        changed = [] if self._tls is None else [self._tls.reload()]
+        changed, refused = self._reload_tls()
         if self._path is None:
             if self._tls is None:
                 log.warning(
                     "SIGHUP: nothing to reload: there is no --config file", extra={"event": "reload"}
                 )
-            return self._reloaded(changed or ["nothing to reload: there is no --config file"])
+            if not refused:
+                changed = changed or ["nothing to reload: there is no --config file"]
+            return self._reloaded(changed, refused)
         try:
             config = load_server_config(self._path, self._command_line)
             of_groups = self.reload(config.groups)
             changed += self.set_limits(config.limits)
         except ConfigError as error:
             log.error("SIGHUP: nothing is reloaded: %s", error, extra={"event": "reload"})
-            return self._reloaded([*changed, f"nothing is reloaded: {error}"])
+            return self._reloaded(changed, [*refused, f"nothing is reloaded: {error}"])
         of_process = {
             "bind": (config.bind or self.address) == self._listens_on,
             "state_machines": dict(config.state_machines) == self._places,
@@ -164,7 +166,7 @@ class ServingMember(LedgerServer):
         for each in of_store:
             log.warning("the key-value store: reloaded: %s", each, extra={"event": "reload"})
         changed += [*of_groups.changed, *of_store]
-        return self._reloaded(changed, [*differ, *of_groups.needs_restart])
+        return self._reloaded(changed, refused, [*differ, *of_groups.needs_restart])
 
     async def start(self) -> None:
         await super().start()

@@ -29,6 +29,7 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    ChangeUsersRequest,
     ConnectProducer,
     FindMarkRequest,
     FinishUpgradeRequest,
@@ -44,6 +45,7 @@ from quorumlog.wire.client_messages import (
     ResetClockRequest,
     StatusRequest,
     StepOverRequest,
+    UsersRequest,
     WhyKeptRequest,
 )
 from quorumlog.wire.read_promise import ReadGuarantee
@@ -148,7 +150,11 @@ class Stream:
 # ----------------------------------------------------------------
 # A request as the bytes that go to one server, within that server's limits.
 
-_ORDERS = (ResetClockRequest, FinishUpgradeRequest, StepOverRequest)
+_SINCE_0_2 = (
+    *(ResetClockRequest, FinishUpgradeRequest, StepOverRequest),
+    *(ChangeUsersRequest, UsersRequest, ReloadRequest),
+)
+"""A server of an earlier release knows none of these, and would close the connection."""
 _OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
 
@@ -175,10 +181,10 @@ def encode_request(
             f" the log's format, {needed_level} is needed); upgrade it first"
         )
     needed_level = LEVELS[EntryKind.LEVEL]
-    if hello.level < needed_level and isinstance(request.message, _ORDERS):
+    if hello.level < needed_level and isinstance(request.message, _SINCE_0_2):
         raise LevelNotReported(
-            f"the leader, {hello.member_id}, runs an earlier release (level {hello.level} of the log's"
-            f" format, {needed_level} is needed): upgrade it first"
+            f"{hello.member_id} runs an earlier release (level {hello.level} of the log's format,"
+            f" {needed_level} is needed): upgrade it first"
         )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)

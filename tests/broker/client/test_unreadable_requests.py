@@ -35,4 +35,4 @@ def test_what_no_broker_can_read_is_said_and_the_client_goes_on(
         with pytest.raises(BadRequest, match="no server can read the request: Expected"):
             call(client)
         client.send(Message("orders", b"next"))
-        assert len(client.pull("orders", 0, 0).messages) == 1
+        assert len(client.pull("orders", 0, 0, wait_ms=10_000).messages) == 1

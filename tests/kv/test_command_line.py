@@ -125,12 +125,15 @@ def test_a_transaction_is_given_as_json(kv: Kv) -> None:
         ),
     ):
         assert what in kv("txn", given=given, status=2).output
+    number = {"then": [{"put": {"key": "a", "value": 1.5}}]}
+    assert rows(kv("txn", given=json.dumps(number)))[0]["succeeded"] is True
+    assert kv("get", "a").stdout == "1.5\n"
     put = {"put": {"key": "a", "value": "2", "prev_kv": True}}
     delete = {"delete": {"key": "a", "end_base64": "/w==", "prev_kv": True}}
     answers = [
         rows(kv("txn", "--json", given=json.dumps({"then": [each]})))[0] for each in (put, delete)
     ]
-    assert answers[0]["answers"][0]["put"]["prev_kv"]["value"] == "1"
+    assert answers[0]["answers"][0]["put"]["prev_kv"]["value"] == "1.5"
     assert answers[1]["answers"][0]["delete"]["prev_kvs"][0]["value"] == "2"
 
 

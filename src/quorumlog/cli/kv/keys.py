@@ -88,7 +88,7 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
             except (TypeError, ValueError):
                 raise ValueError(f"{name}_base64 is not base64: {row[f'{name}_base64']!r}") from None
         if name in row:
-            if type(row[name]) not in (str, int):
+            if type(row[name]) not in (str, int, float):
                 raise ValueError(f"{name} must be text or a number, not {row[name]!r}")
             return str(row[name]).encode()
         if default is None:

@@ -483,6 +483,42 @@ def in_virtual_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(seed) > 1500
 
 
+def test_one_watch_asks_for_all_while_a_member_does_not_know_the_users() -> None:
+    """Thousands on its loop would keep it from learning them."""
+    loop = VirtualLoop()
+    asked_s: list[float] = []
+
+    class Watched:
+        next_revision = 8
+
+        async def began(self) -> None:
+            asked_s.append(loop.time())
+            if loop.time() < 4.0:
+                raise LeaderNotReady("the users are not known")
+
+        async def batch(self) -> list[Event]:
+            return await loop.create_future()
+
+        async def close(self) -> None:
+            pass
+
+    async def told() -> list[pb.WatchResponse]:
+        heard: asyncio.Queue[pb.WatchResponse] = asyncio.Queue()
+        calls = SimpleNamespace(watch=lambda asked: Watched())
+        handlers = Handlers(cast(Any, calls), EtcdIdentity("n0", lambda: "c"), cast(Any, None))
+        stream = WatchStream(handlers, heard.put, lambda more: "")
+        for _ in range(100):
+            stream.ask(pb.WatchRequest(create_request=pb.WatchCreateRequest(key=b"k")))
+        created = [await heard.get() for _ in range(100)]
+        stream.close()
+        return created
+
+    created = loop.run_until_complete(told())
+    loop.close()
+    assert {each.watch_id for each in created if not each.canceled} == set(range(100))
+    assert len(asked_s) < 300
+
+
 def clients_go_on_wherever_most_members_have_a_leader() -> None:
     for seed in range(5):
         with pytest.MonkeyPatch.context() as patch:

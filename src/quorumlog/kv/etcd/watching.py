@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -44,6 +44,8 @@ class WatchStream:
         self._progress: asyncio.Task[None] | None = None
         self._asks_again = False
         self._moved = asyncio.Event()
+        self._begins_again = asyncio.Lock()
+        """Held by the one watch that tries again to begin."""
 
     def ask(self, request: pb.WatchRequest) -> None:
         """Invalid requests are ignored, as in etcd. Raises RpcError."""
@@ -175,21 +177,28 @@ class WatchStream:
 
     async def _begun(self, watch: _Watch, wanted: WatchRequest) -> Watched:
         """Waits while this member does not know the users, as a new leader does not until it has
-        committed an entry. Raises LedgerError."""
+        committed an entry; one watch asks for all, since thousands would keep its loop from that. Raises
+        LedgerError."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + TIMEOUT_S
-        while True:
-            watched = watch.watched = self._handlers.calls.watch(wanted)
-            try:
-                # etcd creates a watch below the compacted revision too, and then cancels it.
-                with suppress(Compacted):
-                    await watched.began()
-                return watched
-            except LeaderNotReady:
-                await watched.close()
-                if loop.time() >= until_s:
-                    raise
-            await asyncio.sleep(ASK_AGAIN_S)
+        async with AsyncExitStack() as turn:
+            has_turn = False
+            while True:
+                watched = watch.watched = self._handlers.calls.watch(wanted)
+                try:
+                    # etcd creates a watch below the compacted revision too, and then cancels it.
+                    with suppress(Compacted):
+                        await watched.began()
+                    return watched
+                except LeaderNotReady:
+                    await watched.close()
+                    if loop.time() >= until_s:
+                        raise
+                if has_turn:
+                    await asyncio.sleep(ASK_AGAIN_S)
+                else:
+                    await turn.enter_async_context(self._begins_again)
+                    has_turn = True
 
     # ---------------------------------------------------------------- progress
 

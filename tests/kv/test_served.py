@@ -458,7 +458,6 @@ def test_who_belongs_to_no_cluster_yet_is_not_asked_about_one(
         other.get("a")
 
 
-@pytest.mark.processes
 def test_a_lease_that_another_client_was_granted_is_known_by_its_id(stores: LocalStores) -> None:
     with connect(stores.servers) as owner, connect(stores.servers) as other:
         lease = owner.grant(30)
@@ -469,6 +468,7 @@ def test_a_lease_that_another_client_was_granted_is_known_by_its_id(stores: Loca
             owner.time_to_live(lease)
 
 
+@pytest.mark.processes
 def test_watches_leases_and_locks_outlive_a_leader() -> None:
     with LocalStores() as stores, connect(stores.servers) as kv:
         kv["w/0"] = "0"

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from quorumlog.errors import LedgerError, Unreachable
 from quorumlog.kv import KeyValueClient
 from quorumlog.kv.client.values import Change
 from quorumlog.kv.testing import LocalStores
+from quorumlog.server.free_ports import free_ports
 from tests.net.test_loop_thread import WAIT_S, in_a_child, outcome_of
 
 
@@ -66,6 +68,31 @@ def test_a_program_that_ends_with_a_lock_ends(held: str) -> None:
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True
         )
     assert done.stdout == "held\n"
+
+
+@pytest.mark.processes
+def test_a_program_that_ends_with_a_member_inside_ends(tmp_path: Path) -> None:
+    port, listen = free_ports(2)
+    program = f"""if True:
+        import contextlib
+        from quorumlog.config import GroupConfig, MemberAddress
+        from quorumlog.kv import KeyValueStore
+
+        @contextlib.contextmanager
+        def running():
+            member = MemberAddress("n0", "127.0.0.1", {port})
+            config = GroupConfig("n0", (member,), {str(tmp_path)!r})
+            with KeyValueStore(config, listen="127.0.0.1:{listen}") as store:
+                yield store
+
+        stack = contextlib.ExitStack()
+        stack.enter_context(running())
+        print("runs")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S / 2, check=True
+    )
+    assert done.stdout == "runs\n"
 
 
 def test_a_read_is_stale_by_anything_that_is_true(kv: KeyValueClient) -> None:

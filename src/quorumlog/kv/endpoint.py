@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -485,7 +486,8 @@ class KeyValueStore:
 
     def stop(self) -> None:
         """Hands leadership over first; may be repeated. Raises TimeoutError after a minute."""
-        if self._thread is not None:
+        # While the interpreter ends its thread no longer runs: the member ends as by a kill.
+        if self._thread is not None and not sys.is_finalizing():
             stopping = asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
             stopping.result(STOP_TIMEOUT_MS)
             self._end()

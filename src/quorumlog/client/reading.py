@@ -137,7 +137,8 @@ T = TypeVar("T")
 class AsyncResults(AsyncIterator[T]):
     """The results of a read, one by one: iterate with `async for`. A caller that breaks off should close
     it, with `async with` or `contextlib.aclosing`; a task that waits for the next result then finds the
-    end. If a waiting task is cancelled, as by a time-out, the iteration can go on: nothing is lost."""
+    end. If a waiting task is cancelled, as by a time-out, the iteration can go on, with `anext` or
+    `async for` of this object: nothing is lost. What `aiter` returned before is at its end then."""
 
     def __init__(self, reading: Reading[T], described: str) -> None:
         self._reading = reading

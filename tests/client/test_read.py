@@ -6,15 +6,17 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from quorumlog import LocalCluster, MemberStatusRow, connect, connect_async, leader_of
+from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.client import AsyncLedgerClient, LedgerClient
 from quorumlog.client.reading import AsyncResults
+from quorumlog.client.result_streams import TimedReading
 from quorumlog.entry import Entry
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, RangeDamaged, Unreachable
@@ -712,3 +714,37 @@ def test_an_iteration_goes_on_after_its_task_was_cancelled(kind: str) -> None:
             log.append_batch(expected)
         found = asyncio.run(bodies(cluster.servers))
     assert [body for body in found if body] == expected
+
+
+def test_a_read_with_times_that_is_closed_as_its_task_is_cancelled_is_at_its_end() -> None:
+    asked: list[int] = []
+
+    async def times_from(index: int) -> AppendTimes:
+        asked.append(index)
+        if len(asked) == 1:
+            await asyncio.get_running_loop().create_future()
+        return AppendTimes(-1)
+
+    class Batches:
+        sender = None
+
+        async def next_part(self) -> list[EntryBatch]:
+            return [EntryBatch.from_bodies([b"body"])]
+
+        def stop(self) -> None:
+            pass
+
+    async def run() -> None:
+        reading = TimedReading(cast(Any, Batches()), times_from, lambda _, batch: [batch], None)
+        results = AsyncResults(reading, "a read")
+        waits = asyncio.ensure_future(anext(results))
+        while not asked:
+            await asyncio.sleep(0)
+        waits.cancel()
+        await results.aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        with pytest.raises(StopAsyncIteration):
+            await anext(results)
+
+    asyncio.run(run())

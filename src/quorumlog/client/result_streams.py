@@ -170,6 +170,7 @@ class TimedReading(Reading[T]):
         return self._batches.end_source
 
     def stop(self) -> None:
+        super().stop()
         self._batches.stop()
 
     async def next_part(self) -> Iterable[T] | None:
@@ -179,11 +180,11 @@ class TimedReading(Reading[T]):
                 return None
             (self._untimed,) = part
         batch = self._untimed
-        if not self._is_begun:
+        if not self._is_begun and not self._is_over():
             self._times = await self._times_from(batch.first_index)
             self._is_begun = True
         self._untimed = None
-        return self._limited(self._part_of(batch))
+        return None if self._is_over() else self._limited(self._part_of(batch))
 
 
 class Appending(AppendWindow):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -34,10 +34,10 @@ from quorumlog.log_state.users import (
     Users,
 )
 from quorumlog.net.access import Access, Caller
-from quorumlog.net.credentials import ClientUser, verifier_for
+from quorumlog.net.credentials import ClientUser, Proof, verifier_for
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder, encode_frame
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import ChallengeResponse, Hello, HelloResponse
 from quorumlog.server.clients.client_reads import ClientReads
 from quorumlog.server.clients.needs import NEEDS, key_of, needs_of
 from quorumlog.server.free_ports import free_ports
@@ -54,7 +54,7 @@ from quorumlog.staging import (
     stage,
 )
 from quorumlog.version import IS_COMPILED
-from quorumlog.wire.client_messages import RESPONSE_OF, AppendRequest, ReadRequest
+from quorumlog.wire.client_messages import RESPONSE_OF, AppendRequest, ReadRequest, TransferRequest
 from tests.server.test_members import change
 from tests.waiting import eventually
 
@@ -301,6 +301,35 @@ def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> 
         users.close()
 
     asyncio.run(scene())
+
+
+def test_an_order_that_waited_for_its_client_to_read_is_audited_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is judged again each time there is room for answers."""
+    asked = 40
+    with LocalCluster(1, store="memory") as cluster, connect(cluster.servers) as nobody:
+        nobody.append_batch([bytes(1 << 20), b"end"])
+        nobody.change_users(order(UserOperation.ADD_USER, "alice", "admin"))
+        with socket.socket() as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            greedy.connect(parse_address(cluster.servers))
+            decoder, proof = FrameDecoder(), Proof(ALICE)
+            answer: Any = Hello(role="client", user="alice")
+            while not proof.is_whole:
+                greedy.sendall(b"".join(encode_frame("default", answer)))
+                (frame,) = decoder.receive_data(greedy.recv(4096))
+                answer = ChallengeResponse(data=proof.answer(cast(Any, frame.message)))
+            greedy.sendall(b"".join(encode_frame("default", answer)))
+            for number in range(asked):
+                read = ReadRequest(request_id=number, first_index=1, stop_index=3, limit_bytes=8 << 20)
+                greedy.sendall(b"".join(encode_frame("default", read)))
+            transfer = TransferRequest(request_id=asked, to_member_id="n9")
+            greedy.sendall(b"".join(encode_frame("default", transfer)))
+            answers = 0
+            while answers < 2 + asked:  # the first is that to the greeting
+                answers += len(decoder.receive_data(greedy.recv(1 << 20)))
+    assert sum("user alice" in said and "Transfer" in said for said in caplog.messages) == 1
 
 
 def test_they_count_for_three_heartbeats_at_least() -> None:

@@ -116,14 +116,12 @@ class ClientSession:
             refusal = self._caller.refusal(key, needs_of(request, group))
             if refusal is not None:
                 return refusal
-        if type(request) in ADMINISTRATIVE and self._caller.is_checked:
-            audit.warning("user %s at %s: group %s: %s", *self._caller.who, group, words_of(request))
         return None
 
     def take(self, driver: NodeDriver, frame: Frame) -> None:
         """In the member's turn."""
         request: Any
-        _, request, batch, _ = frame
+        group, request, batch, _ = frame
         if isinstance(request, AppendRequest):
             self._append(driver, request, batch)
         elif isinstance(request, ReadRequest):
@@ -147,6 +145,9 @@ class ClientSession:
             full = f"{WAITING_LIMIT} requests wait on this connection"
             self._reply(driver, request, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
         else:
+            if type(request) in ADMINISTRATIVE and self._caller.is_checked:
+                # Here, once: a request that waited for room was judged again and again.
+                audit.warning("user %s at %s: group %s: %s", *self._caller.who, group, words_of(request))
             self._waiting += 1
             serving = SERVED[type(request)](driver, request, self._connection)
             self._serve(driver, request, serving, None)

@@ -53,7 +53,7 @@ _OF_GROUP = {
     "quorumlog_server_voters": gauge("voters of the group"),
     "quorumlog_server_voters_reachable": gauge(
         "voters that this member is connected to, itself included; leader: and that have answered"
-        " it in the last five seconds"
+        " it in the last five seconds, or three heartbeats"
     ),
     "quorumlog_server_quorum": gauge("voters needed to commit"),
     "quorumlog_server_producers": gauge("producer sessions that the log remembers"),

@@ -205,17 +205,18 @@ def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
         yield Sample("quorumlog_snapshot_save_duration_seconds", taken, (name,))
     yield Sample("quorumlog_server_voters", max(0, status.voters))
     yield Sample("quorumlog_server_quorum", status.quorum_size)
-    reachable = sum(each.is_voter and _is_reachable(each, status) for each in status.members)
+    silent_ms = max(SILENT_MS, 3 * driver.config.consensus.heartbeat_interval_ms)
+    reachable = sum(each.is_voter and _is_reachable(each, status, silent_ms) for each in status.members)
     yield Sample("quorumlog_server_voters_reachable", reachable)
     yield Sample("quorumlog_server_producers", max(0, status.producers))
     yield from _peer_samples(driver, status)
 
 
-def _is_reachable(member: MemberInfo, status: StatusResponse) -> bool:
+def _is_reachable(member: MemberInfo, status: StatusResponse, silent_ms: float) -> bool:
     """The kernel keeps connections of a process that is stopped: a leader knows who answers."""
     if status.role != "leader" or member.id == status.id:
         return member.reachable
-    return member.reachable and 0 <= member.answered_ms_ago < SILENT_MS
+    return member.reachable and 0 <= member.answered_ms_ago < silent_ms
 
 
 def _peer_samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:

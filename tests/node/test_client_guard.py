@@ -14,6 +14,7 @@ from quorumlog.errors import LeaderNotReady, ProtocolViolation, RangeDamaged, St
 from quorumlog.log_state.log_state import EMPTY, LogStates
 from quorumlog.node import NodeHandle
 from quorumlog.stray_log import QUIET_S, StrayLog, is_loopback
+from quorumlog.version import IS_COMPILED
 from tests.node.cell import Cell
 
 
@@ -79,6 +80,7 @@ def test_an_error_without_a_client_to_blame_is_the_members() -> None:
         entered(raising(KeyError("k")), object())
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub, and no other method")
 def test_a_refusal_in_the_midst_of_what_the_core_has_decided_is_the_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
